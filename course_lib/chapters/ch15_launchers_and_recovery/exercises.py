@@ -107,10 +107,10 @@ def _from_slurm(function: Any) -> None:
     cases = []
     for (rank, node, local, nodes, local_ranks), because in reasons.items():
         slurm = _told(rank, node, local, nodes, local_ranks)
-        right = rank_environment(
+        expected = rank_environment(
             local, local_ranks, 29_500, node=node, nodes=nodes, address="node0"
         ) | {"RANK": str(rank)}
-        cases.append(((slurm, "node0", 29_500), right, because))
+        cases.append(((slurm, "node0", 29_500), expected, because))
     expect_calls(function, cases, signature=_SLURM)
 
 
@@ -121,12 +121,12 @@ def _pieces(total: int, writers: int, readers: int, rank: int) -> list[tuple[int
     from course_lib.scratch.recovery import columns
 
     low, high = columns(total, rank, readers)
-    found = []
+    slices = []
     for writer in range(writers):
         first, last = columns(total, writer, writers)
         if max(first, low) < min(last, high):
-            found.append((writer, max(first, low) - first, min(last, high) - first))
-    return found
+            slices.append((writer, max(first, low) - first, min(last, high) - first))
+    return slices
 
 
 @exercise("15.4")
@@ -183,8 +183,8 @@ _SYMPTOMS = {
 
 @exercise("15.5")
 def _causes(answer: Any) -> None:
-    each = f"one of {', '.join(map(repr, _CAUSES))}"
-    expect_entries(answer, _SYMPTOMS, "a dict of causes", each=each)
+    choices = f"one of {', '.join(map(repr, _CAUSES))}"
+    expect_entries(answer, _SYMPTOMS, "a dict of causes", each=choices)
 
 
 _OPTIONS = {
@@ -201,13 +201,15 @@ _OPTIONS = {
 
 @exercise("15.6")
 def _mend(answer: Any) -> None:
-    head: Any = answer.get("HEAD") if isinstance(answer, dict) else None
+    head_node: Any = answer.get("HEAD") if isinstance(answer, dict) else None
     if isinstance(answer, dict):
-        if not isinstance(head, str):
-            raise Wrong(f"gave {head!r} for 'HEAD', expected a name, or what prints one, as text")
+        if not isinstance(head_node, str):
+            raise Wrong(
+                f"gave {head_node!r} for 'HEAD', expected a name, or what prints one, as text"
+            )
         answer = {key: str(value) for key, value in answer.items()}
     expect_entries(answer, _OPTIONS, "a dict of options", each="the text behind the option")
-    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head)
+    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head_node)
     restarts = str(answer.get("torchrun --max-restarts"))
     if not restarts.isdigit() or int(restarts) == 0:
         raise Wrong(
@@ -217,9 +219,9 @@ def _mend(answer: Any) -> None:
 
 
 def _expect_endpoint(endpoint: str, head: str) -> None:
-    """Raise `Wrong` unless it is the same machine's name on all nodes, `head` behind $HEAD.
+    """Raise `Wrong` unless `endpoint` names the same machine on all nodes; `head` replaces $HEAD.
 
-    The shell of the batch script, on the first node, expands $(hostname) for all of them.
+    $(hostname) is valid: the batch script's shell expands it on the first node, for all nodes.
     """
     host, _, port = (part.strip() for part in endpoint.partition(":"))
     host = head.strip() if host in ("$HEAD", "${HEAD}") else host
@@ -232,7 +234,7 @@ def _expect_endpoint(endpoint: str, head: str) -> None:
 
 
 def _with_two_kills(every: int) -> tuple[int, int]:
-    """Updates in all, and seconds for saves and repeated updates."""
+    """Total updates, and the seconds spent on saves and repeated updates, after two failures."""
     repeated = sum(recovery.lost_steps(done, every) for done in (1120, 1240))
     return 1500 + repeated, 1500 // every * 20 + 4 * repeated
 
@@ -252,7 +254,7 @@ def _twice(answer: Any) -> None:
 
 
 def _epoch(samples: int, size: int, drop_last: bool = False) -> list[int]:
-    """The batches of one epoch."""
+    """The batch sizes of one epoch."""
     rest = samples % size
     return [size] * (samples // size) + ([] if drop_last or not rest else [rest])
 

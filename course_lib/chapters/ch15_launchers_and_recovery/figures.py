@@ -1,4 +1,4 @@
-"""Figures of chapter 15, beside those of the library."""
+"""Figures of chapter 15, in addition to those of the library."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +13,10 @@ from course_lib.figures.paper.drawing import Drawing, Point
 from course_lib.theory.inputs.units import format_duration, format_number
 
 # --- recovery -----------------------------------------------------------------------------------
-# A job that lost a node: what it spent its time with until it was done.
+# How a job that lost a node spent its time.
 
 
-# Each phase from one event to another, with what it means.
+# Each phase: its label, first event, last event, and look.
 _PHASES = (
     ("waits in the queue", "submitted", "started", "waits"),
     ("starts torch", "started", "training", "starts"),
@@ -29,11 +29,11 @@ _PHASES = (
 
 
 def requeue_timeline(times: Mapping[str, float]) -> Drawing:
-    """One row for each phase, on one scale of seconds.
+    """A timeline with one row per phase, on a common scale of seconds.
 
-    `times` has seconds since the submission for submitted, started, training, killed, requeued,
-    restarted, resumed and done, as `cluster.requeue().times`. Raises ValueError for a phase that
-    ends before it begins.
+    `times` has the seconds since submission of the events submitted, started, training, killed,
+    requeued, restarted, resumed and done, as `cluster.requeue().times` does. Raises ValueError for
+    a phase that ends before it begins.
     """
     rows = {
         f"{words}, {times[end] - times[start]:.1f} s": [(what, times[start], times[end])]
@@ -43,7 +43,7 @@ def requeue_timeline(times: Mapping[str, float]) -> Drawing:
 
 
 # --- saving -------------------------------------------------------------------------------------
-# What failures and saves cost, against the interval between two saves.
+# The cost of failures and saves as a function of the checkpoint interval.
 
 
 _TICKS = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 14400: "4 h", 86400: "1 d"}
@@ -54,19 +54,19 @@ _LOOKS = {"saving": style.BLUE, "work done again": style.GREEN, "restarting": st
 def wasted_time(
     plan: Saving, title: str = "", measured: Mapping[str, Sequence[Point]] | None = None
 ) -> Drawing:
-    """Waste over the interval, its three parts, the best interval, and the plan's own.
+    """Waste and its three parts against the checkpoint interval; marks the best and the plan's.
 
     `measured`: {"simulated": [(seconds between saves, waste), …]}, drawn as dots.
     """
     best, along = replace(plan, interval_s=plan.best_interval_s), _along(plan)
     dots = [(at.interval_s, at.waste) for at in (plan, best)]
     every = [(at.interval_s, at.waste) for at in along]
-    told = f"at yours {_percent(plan.waste)}"
-    curves = {"in all": Curve(every, style.INK, told, dots=dots, width=2.5)}
+    note = f"at yours {_percent(plan.waste)}"
+    curves = {"in all": Curve(every, style.INK, note, dots=dots, width=2.5)}
     for name, part in plan.parts.items():
         points = [(at.interval_s, at.parts[name]) for at in along]
-        told = f"at yours {_percent(part)}"
-        curves[name] = Curve(points, _LOOKS[name], told, dashed=True, width=1.5)
+        note = f"at yours {_percent(part)}"
+        curves[name] = Curve(points, _LOOKS[name], note, dashed=True, width=1.5)
     curves |= {
         name: Curve((), style.WHITE, dots=points) for name, points in (measured or {}).items()
     }
@@ -87,14 +87,14 @@ def wasted_time(
 
 
 def _along(plan: Saving) -> list[Saving]:
-    """The plan with other intervals, as long as it gets anywhere."""
-    found = []
+    """The plan at intervals from 1 s to a day, up to the first one that makes no progress."""
+    plans = []
     for step in range(_SAMPLES + 1):
         try:
-            found.append(replace(plan, interval_s=_LONGEST ** (step / _SAMPLES)))
-        except ValueError:  # nothing is ever finished
+            plans.append(replace(plan, interval_s=_LONGEST ** (step / _SAMPLES)))
+        except ValueError:  # practically no progress
             break
-    return found
+    return plans
 
 
 def _tick(waste: float) -> str:
@@ -106,11 +106,11 @@ def _percent(part: float) -> str:
 
 
 # --- search -------------------------------------------------------------------------------------
-# A search that doubles, then halves: every try on a line of batch sizes.
+# A search for the largest batch that fits, by doubling and then bisection.
 
 
 def tried_batches(tried: Sequence[int], largest: int) -> Drawing:
-    """A line for each try, from the top down, as long as its batch; those that fit are green."""
+    """A horizontal bar per try, from the top, as long as its batch; batches that fit are green."""
     tries = {f"try {number}": batch for number, batch in enumerate(tried, 1)}
     looks = {False: (style.WARNING, "/"), True: (style.GREEN, None)}
     return bars(

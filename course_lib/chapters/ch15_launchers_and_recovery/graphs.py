@@ -1,18 +1,18 @@
-"""How many graphs torch.compile makes when the size of the batch changes."""
+"""The number of graphs that torch.compile makes when the batch size changes."""
 
 from collections.abc import Sequence
 
 
 def graphs_made(sizes: Sequence[int]) -> int:
-    """Graphs of one function without breaks, called with batches of these sizes, in this order.
+    """Number of graphs compiled for a function without breaks, called with these batch sizes.
 
-    One for the first size; at the first other size one for all sizes above 1, however many come; 1
-    always has its own. Default settings of torch 2.13 (`dynamic=None`), no other change.
+    The first size gets a static graph; the first different size gets a dynamic graph for all sizes
+    above 1; size 1 always has its own. Default settings of torch 2.13 (`dynamic=None`).
     Source: torch.compile's documentation, "Dynamic Shapes"; counted by measure.gradients.
     """
     made: set[int | str] = set()
     for size in sizes:
         if size not in made and (size == 1 or "any" not in made):
-            # The first call fixes its size; a later one has shown that the size changes.
+            # The first call specializes on its size; a later one shows that the size is dynamic.
             made.add("any" if made and size > 1 else size)
     return len(made)

@@ -1,4 +1,4 @@
-"""Panels of chapter 15, beside those of the library."""
+"""Panels of chapter 15."""
 
 from dataclasses import replace
 
@@ -28,9 +28,9 @@ def recovery(
     restart_min: int = whole("restart", 10, 0, 120, "min"),
     interval_min: int = whole("interval", 60, 1, 240, "min"),
 ) -> View:
-    """Controls for `Saving`, which is the panel's result.
+    """Panel of the checkpoint interval; its result is a `Saving`.
 
-    They start with Llama 3 405B: 16,384 GPUs × 54 days / 419 failures = 2112 days for one GPU.
+    The defaults are Llama 3 405B: 16,384 GPUs × 54 days / 419 failures = 2112 days for one GPU.
     Raises ValueError for starting values outside the sliders.
     """
     size = checkpoint_bytes(MODELS[model].parameters().total, Recipe())

@@ -1,6 +1,6 @@
-"""What a failure costs, how often to save against it, and how large a checkpoint is.
+"""The cost of failures, the best checkpoint interval, and the size of a checkpoint.
 
-M is the mean time between failures of the whole machine, C the time of one save, R of a restart.
+M is the mean time between failures of the whole machine, C the time of a save, R of a restart.
 """
 
 import math
@@ -25,7 +25,7 @@ def machine_mtbf_s(part_mtbf_s: Positive, parts: Count) -> float:
 
 
 def young_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
-    """Seconds of work between saves that waste least: √(2·C·M), for C far below M.
+    """Checkpoint interval, in seconds, that wastes least: √(2·C·M), for C far below M.
 
     Source: Young 1974, doi:10.1145/361147.361115.
     """
@@ -33,7 +33,7 @@ def young_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
 
 
 def daly_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
-    """The same without Young's assumption: √(2CM)·(1 + √(C/2M)/3 + (C/2M)/9) − C, or M if C ≥ 2M.
+    """Best interval in seconds for any C: √(2CM)·(1 + √(C/2M)/3 + (C/2M)/9) − C, or M if C ≥ 2M.
 
     Source: Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
     """
@@ -46,10 +46,10 @@ def daly_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
 def wasted_fraction(
     interval_s: Positive, save_s: Positive, mtbf_s: Positive, restart_s: NotNegative = 0.0
 ) -> float:
-    """Time not spent on new work over time spent on it: C/τ + (τ/2 + R)/M.
+    """Overhead time divided by time spent on new work: C/τ + (τ/2 + R)/M.
 
-    A failure finds on average half an interval τ unsaved. The first order of Young's model: only
-    for τ and R far below M.
+    A failure loses half an interval τ on average. First order of Young's model, valid only for τ
+    and R far below M.
     """
     return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
@@ -57,10 +57,10 @@ def wasted_fraction(
 def expected_waste(
     interval_s: Positive, save_s: Positive, mtbf_s: Positive, restart_s: NotNegative = 0.0
 ) -> float:
-    """The same fraction without Young's assumption: (M/τ)·e^(R/M)·(e^((τ + C)/M) − 1) − 1.
+    """`wasted_fraction` without Young's assumption: (M/τ)·e^(R/M)·(e^((τ + C)/M) − 1) − 1.
 
-    Failures come at random, also during saves and restarts. Raises ValueError where practically
-    nothing is ever finished. Source: Daly 2006, doi:10.1016/j.future.2004.11.016, section 3.
+    Failures are random, also during saves and restarts. Raises ValueError if the job makes
+    practically no progress. Source: Daly 2006, doi:10.1016/j.future.2004.11.016, section 3.
     """
     exponent = (interval_s + save_s + restart_s) / mtbf_s
     if exponent < _LARGEST_EXPONENT:
@@ -77,7 +77,7 @@ def expected_waste(
 
 @dataclass(frozen=True)
 class Saving:
-    """A machine that fails, saves every `interval_s` seconds of work, and starts again."""
+    """A machine that checkpoints every `interval_s` seconds of work, fails, and restarts."""
 
     interval_s: float
     save_s: float
@@ -98,7 +98,7 @@ class Saving:
 
     @property
     def waste(self) -> float:
-        """`expected_waste` of this interval."""
+        """`expected_waste` at this interval."""
         return expected_waste(self.interval_s, self.save_s, self.mtbf_s, self.restart_s)
 
     @property
@@ -108,30 +108,30 @@ class Saving:
 
     @property
     def progress(self) -> float:
-        """New work over the time by the clock: 1 / (1 + waste)."""
+        """New work divided by wall-clock time: 1 / (1 + waste)."""
         return 1 / (1 + self.waste)
 
 
 def lost_steps(done: CountOrZero, every: Count) -> int:
-    """Updates since the last save, which are done again: done mod every."""
+    """Updates since the last save, which have to be repeated: done mod every."""
     return done % every
 
 
 def mean_lost_steps(every: Count) -> float:
-    """Mean of `lost_steps` where a failure may come after any update: (every − 1) / 2."""
+    """Mean of `lost_steps` if a failure is equally likely after any update: (every − 1) / 2."""
     return (every - 1) / 2
 
 
 def checkpoint_bytes(parameters: Count, recipe: Recipe) -> int:
-    """Weights (the fp32 master copy where there is one) and optimizer states, whoever holds them.
+    """Bytes of weights (the fp32 master copy if there is one) and optimizer states over all ranks.
 
-    fp32 AdamW: 4 + 8 = 12 bytes a parameter; so it is with bf16 weights and their master copy.
+    AdamW takes 4 + 8 = 12 bytes per parameter, in fp32 and in bf16 with an fp32 master copy.
     """
     weight_bytes = 4 if recipe.master_copy else recipe.weight_bytes
     return parameters * (weight_bytes + OPTIMIZER_STATE_BYTES[recipe.optimizer])
 
 
-# --- A job that saves, loses a node, waits and resumes: what it does, one stretch after another ---
+# --- Timeline of a job that saves, loses a node, waits and resumes --------------------------------
 
 _MOST_UPDATES = 1000
 
@@ -143,7 +143,7 @@ _Seconds = Annotated[float, partial(number, least=0, most=1e6)]
 class JobCosts:
     """Seconds of an update and of a save, and of the three waits after a failure.
 
-    `notice_s`: until somebody misses the node; `queue_s`: until the job may start again; `start_s`:
+    `notice_s`: until the failure is detected; `queue_s`: until the job may start again; `start_s`:
     until all ranks train.
     """
 
@@ -161,11 +161,11 @@ class JobCosts:
 
 @dataclass(frozen=True)
 class FailingJob:
-    """A job of `updates`, saved now and then, that loses a node.
+    """A job of `updates` optimizer updates that checkpoints and loses one node.
 
-    Its trace: "update", "save", "notice", "queue" and "start", one after the other. The part is how
-    many updates are done when that ends; the label of an update is "lost" where the failure undoes
-    it, and "again" where it was done before.
+    The events of `trace` are "update", "save", "notice", "queue" and "start". An event's `part` is
+    the number of updates done when it ends. An update's `label` is "lost" if the failure undoes it,
+    and "again" if it repeats a lost one.
     """
 
     updates: int
@@ -174,26 +174,26 @@ class FailingJob:
 
     @property
     def total_s(self) -> float:
-        """Until the last update is saved."""
+        """Seconds until the last update is saved."""
         return self.trace[-1].until
 
     @property
     def failed_s(self) -> float:
-        """When the node dies."""
+        """Time at which the node dies, in seconds."""
         return next(event.at for event in self.trace if event.what == "notice")
 
     @property
     def lost(self) -> int:
-        """Updates that are done twice."""
+        """Number of updates that are done twice."""
         return sum(event.label == "lost" for event in self.trace)
 
     @property
     def goodput(self) -> float:
-        """New work over all time, at the end."""
+        """Time spent on new work divided by the total time of the job."""
         return self.updates * self.costs.update_s / self.total_s
 
     def after(self, events: CountOrZero) -> tuple[int, int]:
-        """Updates done, and of them saved, after the first `events` of the trace."""
+        """Number of updates done, and number saved, after the first `events` of the trace."""
         past = [(event.what, int(str(event.part))) for event in self.trace[:events]]
         saved = max((update for what, update in past if what == "save"), default=0)
         return (past[-1][1] if past else 0), saved
@@ -205,11 +205,11 @@ def failing_job(
     fails_after: int,
     costs: JobCosts,
 ) -> FailingJob:
-    """What the job does, from its first update until its last one is saved.
+    """Simulate the job from its first update until its last one is saved.
 
-    The node dies when `fails_after` updates are done, and their save if it was due. What was not
-    saved is done again. `updates` are saved at the end, whatever `every` says.
-    Raises ValueError for a failure after the last update or later.
+    The node dies after `fails_after` updates, and after their save if one was due. Unsaved updates
+    are repeated. The final state is always saved, even if `every` does not divide `updates`.
+    Raises ValueError unless the failure comes before the last update.
     """
     whole("fails_after", fails_after, most=updates - 1)
     trace = Trace(_events(updates, every, fails_after, costs))
@@ -234,7 +234,7 @@ def _events(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iter
 def _work(
     updates: Iterable[int], every: int, label: Callable[[int], str]
 ) -> Iterator[tuple[str, int, str]]:
-    """Updates, and a save after each `every`."""
+    """Yield (what, update, label) for each update, and for a save after every `every` updates."""
     for update in updates:
         yield "update", update, label(update)
         if update % every == 0:

@@ -1,4 +1,4 @@
-"""Stories of chapter 15 to walk through, step by step."""
+"""Step-by-step animations for chapter 15."""
 
 from course_lib.chapters.ch15_launchers_and_recovery import recovery as theory
 from course_lib.chapters.ch15_launchers_and_recovery.recovery import JobCosts
@@ -12,8 +12,8 @@ from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.units import format_duration
 
-# A save of a minute, and ten minutes until all ranks train again: five until Slurm gives a silent
-# node up (SlurmdTimeout), two for which it holds a requeued job back, three to start.
+# A save takes one minute. A failure costs ten minutes until all ranks train again: five until Slurm
+# marks a silent node as down (SlurmdTimeout), two in the queue after the requeue, three to start.
 _UPDATES, _COSTS = 20, JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
 _EVERY = (1, 2, 3, 4, 5, 10, 20)
 _ENDED = {
@@ -34,7 +34,7 @@ _LOOKS = {
 
 
 def failing_job(every: int = 4, fails_after: int = 11) -> Stepper:
-    """Two hours of work in 20 pieces of 6 minutes. Raises ValueError for other starting values."""
+    """Two hours of work in 20 pieces of 6 minutes. Raises ValueError for invalid start values."""
     options = {f"{every_ * 6}": every_ for every_ in _EVERY}
     controls = {
         "every": listed("save every", every, options, "min"),
@@ -44,7 +44,7 @@ def failing_job(every: int = 4, fails_after: int = 11) -> Stepper:
 
 
 class _Bar(Lanes):
-    """Saves are in their colour before they come: how much may be lost is seen at once."""
+    """Lanes that draw future saves in full colour, so that the work at risk is visible."""
 
     def later(self, time: float) -> bool:
         saves = {event.at for row in self.rows.values() for event in row if event.what == "save"}
@@ -52,14 +52,14 @@ class _Bar(Lanes):
 
 
 class _Failing(Story):
-    """A step is what has happened after so many events."""
+    """Step n shows the job after the first n events of its trace."""
 
     def __init__(self, every: int, fails_after: int) -> None:
         self.job = theory.failing_job(_UPDATES, every, fails_after, _COSTS)
         self.trace, self.count = self.job.trace, len(self.job.trace) + 1
 
     def clock(self, step: int) -> tuple[float, float]:
-        """Time that has passed, and how much of it was work that is still there."""
+        """Seconds elapsed, and seconds of useful work (not lost so far), after `step` events."""
         done, _ = self.job.after(step)
         return self.trace[step - 1].until if step else 0.0, done * _COSTS.update_s
 
@@ -68,7 +68,7 @@ class _Failing(Story):
         over, failed = (0.0, self.job.total_s), self.job.failed_s
         spans = []
         for number, event in enumerate(self.trace):
-            if number >= step:  # what begins now is still to come
+            if number >= step:  # not yet started: shift it just past `now`
                 event = event._replace(at=event.at + 1e-6 * over[1])
             lost = event.label == "lost" and now <= failed
             look = event.what if lost or not event.label else event.label

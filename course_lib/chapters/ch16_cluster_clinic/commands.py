@@ -1,7 +1,7 @@
 """The commands of a cluster and the options of `docker run`, as tables for a notebook.
 
-Their rows stand in `commands.tsv` and `flags.tsv`: the question, the command of each vendor, how to
-read it, and its limits. A notebook shows them as HTML, everything else as plain rows.
+Their rows are in `commands.tsv` and `flags.tsv`: the question, the command of each vendor, how to
+read it, and its limits. A notebook shows them as HTML, other front ends as plain rows.
 """
 
 import html
@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 
 def _rows(file: str) -> list[SimpleNamespace]:
-    """A row of a table, with its cells by the words of the heading."""
+    """The rows of a TSV file; the cells of a row are attributes named by the heading."""
     lines = Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines()
     heading, *rows = (line.split("\t") for line in lines)
     return [SimpleNamespace(**dict(zip(heading, row, strict=True))) for row in rows]
 
 
-# Where a vendor has nothing that is documented, its command is "".
+# A vendor's command is "" if none is documented.
 COMMANDS, FLAGS = _rows("commands.tsv"), _rows("flags.tsv")
 
 # The pod of the notes, completed: a device of the shared RDMA plug-in, locked memory, a GPU and
@@ -55,7 +55,7 @@ _LEFT = 'style="text-align: left"'
 
 @dataclass(frozen=True)
 class Table:
-    """A heading and rows of words: `code` and [links](…) as in Markdown, nothing else."""
+    """A table of text cells, in which only `code` and [links](…) are Markdown."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -73,7 +73,7 @@ class Table:
 
 
 def by_vendor(*words: str) -> Table:
-    """The commands of the three vendors for all questions whose command has one of the words."""
+    """A table of all questions whose NVIDIA command has one of `words`, with a column by vendor."""
     rows = [
         (one.question, *(_code(name) for name in (one.nvidia, one.amd, one.hygon)))
         for one in _with(words)
@@ -82,7 +82,7 @@ def by_vendor(*words: str) -> Table:
 
 
 def how_to_read(*words: str) -> Table:
-    """How to read those commands (NVIDIA's, or everybody's), and what they can't say."""
+    """A table of how to read the commands that have one of `words`, and what they can't say."""
     rows = [
         (_code(one.nvidia), one.read, one.unsaid, f"[source]({one.source})") for one in _with(words)
     ]
@@ -90,7 +90,7 @@ def how_to_read(*words: str) -> Table:
 
 
 def flags() -> Table:
-    """The options of `docker run`: who needs each, why, and what happens without it."""
+    """A table of the options of `docker run`: which vendors need each, why, and what fails else."""
     rows = [
         (_code(one.flag), one.nvidia, one.amd, one.hygon, one.why, one.without) for one in FLAGS
     ]

@@ -1,4 +1,4 @@
-"""What a container needs for training: shared memory, locked memory, devices; docker and pods.
+"""Checks of containers for training: shared memory, locked memory, devices; docker and pods.
 
 Sources: docker's reference of `run`; ROCm, "Running ROCm Docker containers"; Kubernetes, "Schedule
 GPUs" and "Extended resources"; Mellanox/k8s-rdma-shared-dev-plugin.
@@ -12,7 +12,7 @@ from typing import Any
 
 from course_lib.clinic.recorded import Sign, unreadable
 
-# NCCL takes about 10 MB for each pair of ranks, data loaders whole batches; docker gives 64 MB.
+# NCCL needs about 10 MB for each pair of ranks, data loaders whole batches; docker gives 64 MB.
 ENOUGH_SHM_BYTES = 10**9
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "hygon.com/dcu")
@@ -20,14 +20,14 @@ _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "hygon.com/dcu")
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """/dev/shm as `df` tells it."""
+    """Size and use of /dev/shm, from `df`."""
 
     size_bytes: float
     used_bytes: float
 
 
 def shared_memory(text: str) -> SharedMemory:
-    """`df -h /dev/shm`. Raises ValueError where it has no row of that folder."""
+    """Parse the output of `df -h /dev/shm`. Raises ValueError if it has no row of that folder."""
     for line in text.splitlines():
         words = line.split()
         if words and words[-1] == "/dev/shm" and len(words) == 6:
@@ -36,7 +36,7 @@ def shared_memory(text: str) -> SharedMemory:
 
 
 def locked_memory_kbytes(text: str) -> int | None:
-    """`ulimit -l`, or the line of `ulimit -a`: kbytes, None for unlimited. Raises ValueError."""
+    """Parse `ulimit -l` or `ulimit -a`: kbytes, or None for unlimited. Raises ValueError."""
     for line in text.splitlines():
         match = re.fullmatch(r"(?:max locked memory.*\(.*-l\) *)?(\d+|unlimited)", line.strip())
         if match:
@@ -45,7 +45,7 @@ def locked_memory_kbytes(text: str) -> int | None:
 
 
 def memory_signs(shared: SharedMemory | None, locked_kbytes: int | None) -> list[Sign]:
-    """Too little shared memory, or a limit on locked memory; None: not asked, and unlimited."""
+    """Signs of too little shared memory (None: unknown) or a locked memory limit (None: none)."""
     signs = []
     if shared and shared.size_bytes < ENOUGH_SHM_BYTES:
         wrong = f"/dev/shm has {shared.size_bytes / 2**20:.0f} MiB"
@@ -61,9 +61,9 @@ def memory_signs(shared: SharedMemory | None, locked_kbytes: int | None) -> list
 
 
 def docker_signs(line: str) -> list[Sign]:
-    """What `docker run …` lacks on a machine with NVIDIA's GPUs, or has for those of others.
+    """Signs in `docker run …` of missing options for NVIDIA GPUs, or of options for other GPUs.
 
-    Raises ValueError for another command.
+    Raises ValueError if `line` is another command.
     """
     words = shlex.split(line.replace("\\\n", " "))
     if words[:2] != ["docker", "run"]:
@@ -84,9 +84,9 @@ def docker_signs(line: str) -> list[Sign]:
 
 
 def pod_signs(pod: Mapping[str, Any]) -> list[Sign]:
-    """What a pod lacks for training over RDMA; `pod` is its YAML or JSON as a dict.
+    """Signs of what a pod lacks for training over RDMA; `pod` is its YAML or JSON as a dict.
 
-    Raises ValueError for something that is not a pod.
+    Raises ValueError if `pod` is not a pod.
     """
     spec = pod.get("spec") if isinstance(pod, Mapping) else None
     if not isinstance(spec, Mapping) or not spec.get("containers"):
@@ -124,7 +124,7 @@ def _container_signs(container: Mapping[str, Any], memory: set[str]) -> Iterator
 
 
 def event_signs(text: str) -> list[Sign]:
-    """The events of `kubectl describe pod` that say why it waits."""
+    """Signs of why a pod is pending, from the events of `kubectl describe pod`."""
     lacking = dict.fromkeys(re.findall(r"Insufficient ([\w./-]*\w)", text))
     do = "compare with `kubectl describe node`: the name must be the one under Allocatable"
     unsaid = "whether all are in use, or no node has ever had one of that name"

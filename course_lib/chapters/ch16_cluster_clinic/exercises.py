@@ -21,7 +21,7 @@ from course_lib.clinic.recorded import Sign, output
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs.hardware import HDR, NDR, Link
 
-_BETWEEN_S = 10.0  # the two readings
+_BETWEEN_S = 10.0  # time between the two readings
 
 
 @exercise("16.1")
@@ -74,7 +74,7 @@ def _slow_port(answer: Any) -> None:
 
 
 def _expect_no_signs(signs: list[Sign], what: str) -> None:
-    """Raise Wrong with what is wrong, and keep the remedy for after the hints."""
+    """Raise Wrong for the first sign; its remedy is shown only after the hints."""
     if signs:
         raise Wrong(f"expected another {what}: {signs[0].wrong}", signs[0].do)
 
@@ -262,12 +262,12 @@ _DIFFERENCES: dict[str, tuple[str, float, str]] = {
 
 @exercise("16.10")
 def _bug_or_rounding(answer: Any) -> None:
-    right = {
+    expected = {
         what: (rounding.verdict(off, rounding.typical_sum_error(_TERMS, dtype)), because)
         for what, (dtype, off, because) in _DIFFERENCES.items()
     }
     each = f"one of {', '.join(map(repr, rounding.VERDICTS))}"
-    expect_entries(answer, right, "a dict of verdicts", each=each)
+    expect_entries(answer, expected, "a dict of verdicts", each=each)
 
 
 _CASES = (2, 4, 6)

@@ -1,4 +1,4 @@
-"""Figures of chapter 16, beside those of the library."""
+"""Figures of chapter 16, in addition to those of the library."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -22,13 +22,13 @@ from course_lib.trace import Event
 
 
 def flight_records(calls: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
-    """{"rank 0": ["4 × 4", "2 × 2"], …}: one row for each rank, one column for each call."""
+    """A grid of calls from {"rank 0": ["4 × 4", "2 × 2"], …}: a row per rank, a column per call."""
     columns = list(zip_longest(*calls.values()))
-    parted = next((n for n, column in enumerate(columns, 1) if len(set(column)) > 1), 99)
+    split = next((n for n, column in enumerate(columns, 1) if len(set(column)) > 1), 99)
     grid = {
         rank: {
             str(n): Cell(
-                call, {0: "alike" if n < parted else "differs" if n == parted else "after it"}
+                call, {0: "alike" if n < split else "differs" if n == split else "after it"}
             )
             for n, call in enumerate(row, 1)
         }
@@ -38,10 +38,10 @@ def flight_records(calls: Mapping[str, Sequence[str]], title: str = "") -> Drawi
 
 
 # --- meters -------------------------------------------------------------------------------------
-# What the meters of several devices say: one row each, one bar for each meter.
+# Meter readings of several devices: a row per device, a bar per meter.
 
 
-_SLOTS = 100  # of a bar
+_SLOTS = 100  # resolution of a bar
 
 
 def meters(
@@ -49,18 +49,18 @@ def meters(
     full: Mapping[str, float],
     title: str = "",
 ) -> Drawing:
-    """{"GPU 0": {"busy, %": 100, "power, W": 655}}; `full`: where the bar of each meter ends.
+    """Bars of meter readings, from {"GPU 0": {"busy, %": 100, "power, W": 655}}.
 
-    None: the device does not tell.
+    `full`: the value of a full bar, by meter. A reading of None is one that the device lacks.
     """
     names = {name: f"{name} (of {format_number(most, 6)})" for name, most in full.items()}
     grid = {
-        device: {names[name]: _bar(own[name], most) for name, most in full.items()}
-        for device, own in readings.items()
+        device: {names[name]: _bar(reading[name], most) for name, most in full.items()}
+        for device, reading in readings.items()
     }
     said = (
-        f"{device}: {', '.join(f'{name} {cell.text}' for name, cell in its.items())}"
-        for device, its in grid.items()
+        f"{device}: {', '.join(f'{name} {cell.text}' for name, cell in row.items())}"
+        for device, row in grid.items()
     )
     return page(title, Cells(grid, gap=14, high=11, below=True, said="; ".join(said)))
 
@@ -78,11 +78,11 @@ def _bar(value: float | None, most: float) -> Cell:
 _NEAR, _FAR, _OTHER = "fast: by switches alone", "slow: by the CPU", "others"
 _LINES = {_NEAR: (style.MESSAGES, 3.0), _FAR: (style.WARNING, 3.0), _OTHER: (style.GREY, 1.0)}
 _BETWEEN = 18.0
-Way = tuple[str, str, str, str]  # row, column, the lower row, and how fast
+Way = tuple[str, str, str, str]  # row, column, the lower row, and a key of _LINES
 
 
 class Node(Protocol):
-    """As `clinic.gpu_topology.Topology`."""
+    """A node's topology: the part of `clinic.gpu_topology.Topology` that the figure needs."""
 
     @property
     def gpus(self) -> Sequence[str]: ...
@@ -95,16 +95,16 @@ class Node(Protocol):
 
 
 def node_ways(nodes: Mapping[str, Node]) -> Drawing:
-    """{"a server": what `nvidia-smi topo -m` prints}: a column for each device.
+    """The topology of each node, from {"a server": topology}, with a column per device.
 
-    Below a device are the PCIe switch and the CPU that it hangs on, above a GPU its NVLink.
+    Below a device are the PCIe switch and the CPU that it is attached to, above a GPU its NVLink.
     Lines are coloured by how a GPU reaches its nearest port: by switches alone, or by the CPU.
     """
     return page("", *(_node(name, node) for name, node in nodes.items()), key=(_NEAR, _FAR))
 
 
 class _Tree(Cells):
-    """Cells, and `ways` from the middle of one straight down to a lower row."""
+    """Cells, and `ways`: vertical lines from the middle of a cell down to a lower row."""
 
     ways: Sequence[Way] = ()
 
@@ -150,7 +150,7 @@ def _node(name: str, node: Node) -> Cells:
 
 
 def _ways(node: Node) -> Iterator[Way]:
-    """From each device down to its switch, and from each switch down to its CPU."""
+    """Yield the lines from each device to its switch, and from each switch to its CPU."""
     far = {gpu for gpu in node.gpus if node.nearest_port(gpu)} - node.near
     for cpu in node.cpus:
         crossed = far & {*chain(*cpu)}
@@ -173,7 +173,7 @@ _MOST_DRAWN = 8
 
 
 def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
-    """The ranks and links of the ring, with its slow link; below it the times, on one scale."""
+    """The ring of ranks with its slow link, and below it the times on a common scale."""
     bus = result.healthy_bus_bytes_per_s
     times = {
         "all links alike": (result.healthy_s, bus, "all-reduce"),
@@ -189,7 +189,7 @@ def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
         for name, (time_s, bus, word) in times.items()
     }
     if result.without_s is None:
-        rows["no other ring"] = []  # equally high, whatever a slider says
+        rows["no other ring"] = []  # keeps the height constant while a slider moves
     ranks, rings = counted(result.ranks, "rank"), counted(result.rings, "ring")
     ring = {}
     for rank in range(min(result.ranks, _MOST_DRAWN)):
@@ -215,7 +215,7 @@ def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
 
 
 def pair_rates(tests: Sequence[PairTest], found: SlowPart, title: str = "") -> Drawing:
-    """One cell for each two ranks, in MB/s; `found` says which rate is slow and which is usual."""
+    """The rate of each pair of ranks, in MB/s; `found` has the slow and usual rates."""
     ranks = 1 + max(max(test.first, test.second) for test in tests)
     grid = {
         f"rank {a}": {
@@ -236,7 +236,7 @@ def pair_rates(tests: Sequence[PairTest], found: SlowPart, title: str = "") -> D
 
 
 # --- rank stacks --------------------------------------------------------------------------------
-# The stacks of several ranks side by side: who waits, and who is elsewhere.
+# The stacks of several ranks side by side, to compare where each of them is.
 
 
 _WORDS = {"yours": "your program", "torch": "torch", "communication": "torch.distributed"}
@@ -245,20 +245,20 @@ Line = tuple[str, str]  # function, kind
 
 
 def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawing:
-    """{"rank 0": [("train", "yours"), …, ("all_gather", "communication")]}, the innermost last.
+    """Stacks from {"rank 0": [("train", "yours"), …, ("all_gather", "communication")]}.
 
-    Each stack grows upwards, the line where the rank stands is framed. A kind is yours, torch or
-    communication.
+    The innermost function is last, drawn on top and framed. Each line has a function and a kind:
+    yours, torch or communication.
     """
     letters = int(((WIDTH_PT - 30) / len(stacks) - 12) / _CHARACTER)
     high = max(map(len, stacks.values()))
     grid: dict[str, dict[str, Cell]] = {
-        str(place + 1): {} for place in reversed(range(min(high, _MOST)))
+        str(index + 1): {} for index in reversed(range(min(high, _MOST)))
     }
     for rank, lines in stacks.items():
         shown = elide(len(lines), _MOST)
-        for height, place in enumerate(shown, 1):
-            function, kind = ("…", "torch") if place is None else lines[place]
+        for height, index in enumerate(shown, 1):
+            function, kind = ("…", "torch") if index is None else lines[index]
             text = function if len(function) <= letters else function[: letters - 1] + "…"
             frame = "standing" if height == len(shown) else ""
             grid[str(height)][rank] = Cell(text, {0: _WORDS[kind]}, frame=frame)
@@ -273,11 +273,11 @@ def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawin
 # The differences of two recorded updates, tensor by tensor, in units of expected rounding.
 
 
-_EQUAL = 1e-3  # where tensors stand that are equal to the last bit
+_EQUAL = 1e-3  # the ratio at which tensors are drawn that are bitwise equal
 
 
 class Tensor(Protocol):
-    """One tensor of both runs, as comparing.Judged."""
+    """One tensor of both runs: the part of comparing.Judged that the figure needs."""
 
     @property
     def title(self) -> str: ...
@@ -288,11 +288,11 @@ class Tensor(Protocol):
 
 
 def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> Drawing:
-    """{"right": tensors, "broken": tensors} in their order; up: difference over typical rounding.
+    """Difference over typical rounding per tensor, from {"right": tensors, "broken": tensors}.
 
-    Two lines: up to the lower it is rounding, above the upper more.
+    Two horizontal lines: up to the lower it is rounding, from the upper on more than rounding.
     """
-    curves, places, marks, most = {}, {}, {}, MORE_FROM
+    curves, by_colour, marks, most = {}, {}, {}, MORE_FROM
     for (name, run), colour in zip(runs.items(), (style.BLUE, style.VERMILION), strict=False):
         ratios = [one.measured / one.typical for one in run]
         first = next((n for n, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
@@ -300,8 +300,8 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
         if first is not None:
             said = f"number {first + 1} of {len(run)} is off by {format_number(ratios[first], 3)}"
             marks[f"{name}, the first: {run[first].title}"] = first + 0.5
-        places[colour] = [(n + 0.5, max(ratio, _EQUAL)) for n, ratio in enumerate(ratios)]
-        curves[name] = Curve((), colour, said, dots=places[colour][:1])
+        by_colour[colour] = [(n + 0.5, max(ratio, _EQUAL)) for n, ratio in enumerate(ratios)]
+        curves[name] = Curve((), colour, said, dots=by_colour[colour][:1])
         most = max(most, *ratios)
     up = powers([_EQUAL, most], _times, "difference over the typical rounding")
     across = Axis((), label="tensors, in their order", ends=(0, max(map(len, runs.values()))))
@@ -310,7 +310,7 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
         f"more than rounding: from {MORE_FROM:g} times": MORE_FROM,
     }
     frame = graph(curves, title, across, up, marks=marks, levels=limits)
-    for colour, points in places.items():
+    for colour, points in by_colour.items():
         boxes = [(frame.x(x) - 2, frame.y(y) - 2, 4.0, 4.0) for x, y in points]
         frame.drawing.boxes(boxes, colour, edge=colour)
     return frame.drawing

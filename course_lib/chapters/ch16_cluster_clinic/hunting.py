@@ -1,11 +1,11 @@
-"""The hunt: one of three real ranks is broken; find which, and how, from what they print.
+"""The hunt: one of three real ranks is broken; find which one, and why, from their output.
 
     case = hunt(3)                                     # starts the ranks, and then the clock
     case.answer(rank=1, cause="straggler")
     case.doctor()                                      # what `course diagnose` says, and how soon
 
-A case is a fault of the demo `faults` in a program that says what it does (`demos.faults.watched`);
-the frames and lines that would tell the fault are shown as those of an invented train.py.
+A case is a fault of the demo `faults` in a program that logs its steps (`demos.faults.watched`);
+stack frames that would reveal the fault are replaced by those of an invented train.py.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from course_lib.checking.hunts import next_case, table
 
 __all__ = ["Case", "hunt", "next_case", "table"]
 
-LIMIT_S = 6.0  # a busy machine needs two seconds until its ranks are ready
-_HINT_AFTER, _TELL_AFTER = 2, 4  # wrong answers
+LIMIT_S = 6.0  # time limit of a launch; ranks are ready after 2 s on a busy machine
+_HINT_AFTER, _TELL_AFTER = 2, 4  # number of wrong answers
 
 
 def hunt(seed: int, how: str = "case.answer(rank=…, cause=…)") -> "Case":
-    """Run case `seed`, print what its launch prints, and start the clock.
+    """Run case `seed`, print the output of its launch, and start the clock.
 
-    `how` an answer is given is printed as well. Raises ValueError for a seed below 0.
+    `how`: printed instruction for giving an answer. Raises ValueError for a seed below 0.
     """
     hunts.drawn(seed)
     print(
@@ -44,19 +44,19 @@ def hunt(seed: int, how: str = "case.answer(rank=…, cause=…)") -> "Case":
 
 
 class Case:
-    """A launch with one fault; `output` is what it printed."""
+    """A launch with one fault, and its `output`."""
 
     def __init__(self, seed: int) -> None:
         self._fault = hunts.drawn(seed)
         self.seed = seed
         self.output = _printed(self._fault)
         self._wrong = 0
-        self.over = False  # found, or given away
+        self.over = False  # solved, or the solution was shown
         self.found = False
         self._start_s = time.monotonic()
 
     def answer(self, rank: int | None = None, cause: str | None = None) -> None:
-        """Say whether both are right; the time is kept if they are."""
+        """Print whether rank and cause are both right; if they are, record the time."""
         seconds = time.monotonic() - self._start_s
         try:
             hunts.judge(self.seed, rank, cause)
@@ -77,7 +77,7 @@ class Case:
         _say("fail", sentence, help_)
 
     def give_up(self) -> None:
-        """Print which rank it is, and why; no time is kept later."""
+        """Print the solution; later answers are not timed."""
         print(self._solution())
 
     def _solution(self) -> str:
@@ -98,9 +98,9 @@ class Case:
         _say("pass", said)
 
     def doctor(self) -> None:
-        """Run it again with a record, and print what `course diagnose` says, and how soon.
+        """Run the case again with a record, and print the result and time of `course diagnose`.
 
-        This gives the answer away: without an answer before, no time is kept later.
+        This reveals the solution: later answers are not timed.
         """
         self.over = True
         with tempfile.TemporaryDirectory(prefix="course_hunt_") as folder:
@@ -125,7 +125,7 @@ _LOOKS = {
 
 
 def _say(state: str, sentence: str, help_: str = "") -> None:
-    """A card in a notebook; elsewhere a line, and a second one for `help_`."""
+    """Show a card in a notebook; elsewhere print a line, and a second one for `help_`."""
     icon, word, edge = _LOOKS[state]
     parts = [cards.head(icon, word, ""), cards.line(sentence), cards.line(help_, quiet=True)]
     text = "\n".join(filter(None, (f"[{state}] {sentence}", help_)))
@@ -133,7 +133,7 @@ def _say(state: str, sentence: str, help_: str = "") -> None:
 
 
 def _printed(fault: hunts.Fault, record: Path | None = None) -> str:
-    """What one launch with this fault prints, and how it ends."""
+    """The disguised output of one launch with this fault, including how it ends."""
     said = _launched(fault, LIMIT_S, record)
     if "update 1: " not in said:  # a very busy machine: the ranks were not even ready
         said = _launched(fault, 5 * LIMIT_S, record)
@@ -164,7 +164,7 @@ _UPDATE = re.compile(r"\[rank (?P<rank>\d+)\] update (?P<step>\d+): ")
 
 
 def _in_order(lines: list[str]) -> list[str]:
-    """The lines of updates by update and rank, and then all others."""
+    """The lines of updates sorted by update and rank, followed by all others."""
     matches = [match for line in lines if (match := _UPDATE.match(line))]
     updates = sorted(matches, key=lambda match: (int(match["step"]), int(match["rank"])))
     return [match.string for match in updates] + [line for line in lines if not _UPDATE.match(line)]
@@ -176,12 +176,12 @@ _MARKS = re.compile(r"^\s*[~^]+\s*$")
 
 
 def disguised(text: str) -> str:
-    """The text without names that would tell the fault: frames of the demo are those of train.py.
+    """Replace stack frames of the demo, which would reveal the fault, by frames of train.py.
 
-    Of their source only lines that call torch.distributed stay: they are what a reader compares.
+    Of their source, only lines that call torch.distributed are kept, for comparison.
     """
     lines: list[str] = []
-    ours = False  # whether the last frame was the demo's own
+    ours = False  # whether the last frame belongs to the demo
     for line in text.splitlines():
         if match := _FRAME.match(line):
             if not ours:
@@ -197,5 +197,5 @@ def disguised(text: str) -> str:
 
 
 def _is_source(line: str) -> bool:
-    """Whether this is the source below a frame, which is further in than the frame."""
+    """Whether this is a source line below a stack frame, which is indented further."""
     return line.startswith("    ") and not _OTHER_FRAME.match(line)

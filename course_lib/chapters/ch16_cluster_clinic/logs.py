@@ -1,4 +1,4 @@
-"""What NCCL_IB_HCA and NCCL_SOCKET_IFNAME choose: by prefix, unless a "=" stands before the names.
+"""NCCL's choice of interfaces, and signs of trouble in the logs of NCCL and of torch's watchdog.
 
 Source: NCCL's page of environment variables, and `matchIf` in its src/misc/utils.cc.
 """
@@ -12,11 +12,11 @@ from course_lib.clinic.recorded import Sign, unreadable
 
 
 def chosen(setting: str, names: Sequence[str]) -> list[str]:
-    """The `names` that NCCL uses with this setting, in their order; all of them with "".
+    """The `names` that NCCL uses with this NCCL_IB_HCA or NCCL_SOCKET_IFNAME; all with "".
 
-    "mlx5_1" stands for every name that begins so, "=mlx5_1" for that one alone, "^…" and "^=…" for
-    all others; several are joined by commas. A port may follow the name of a device: "mlx5_1:1".
-    Raises ValueError for a mark without a name.
+    "mlx5_1" matches every name with that prefix, "=mlx5_1" only that name, "^…" and "^=…" all
+    others; several names are separated by commas. A port may follow a device: "mlx5_1:1". Raises
+    ValueError for a mark without a name.
     """
     if not setting:
         return list(names)
@@ -37,17 +37,17 @@ def _matches(name: str, wanted: str, exact: bool) -> bool:
     return same and (not port or not wanted_port or port == wanted_port)
 
 
-# After a network its device, perhaps the rank that sends for this one, and GPUDirect RDMA.
+# A network is followed by its device, optionally a proxy rank, and optionally GPUDirect RDMA.
 _WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
-# Interfaces that lead out of no node: bridges of virtual machines, of docker, and the loopback.
+# Interfaces that reach no other node: bridges of virtual machines and docker, and the loopback.
 _INNER = re.compile(r"(lo|docker|virbr|veth|br-)")
 
 
 class NcclLog(NamedTuple):
-    """`network` is "IB", "Socket" or None.
+    """The facts of an NCCL log; `network` is "IB", "Socket" or None.
 
-    `ways` counts channels by P2P, SHM, NET/Socket, NET/IB, and NET/IB/GDRDMA with GPUDirect RDMA;
-    `no_gpudirect` where NCCL says that it is disabled.
+    `ways` counts channels by transport: P2P, SHM, NET/Socket, NET/IB, and NET/IB/GDRDMA with
+    GPUDirect RDMA; `no_gpudirect` is whether NCCL says that it is disabled.
     """
 
     network: str | None
@@ -59,7 +59,7 @@ class NcclLog(NamedTuple):
 
 
 def nccl_log(text: str) -> NcclLog:
-    """The log of one or more ranks. Raises ValueError for a text without a line of NCCL."""
+    """Parse the NCCL log of one or more ranks. Raises ValueError if `text` has no line of NCCL."""
     if "NCCL" not in text:
         first = text.strip().splitlines()[0] if text.strip() else ""
         raise unreadable("NCCL_DEBUG=INFO", first, "a line with 'NCCL INFO'")
@@ -77,7 +77,7 @@ def nccl_log(text: str) -> NcclLog:
 
 
 def nccl_signs(log: NcclLog) -> list[Sign]:
-    """A slow network in use, a wrong interface, and what NCCL warned of."""
+    """Signs of a slow network, a wrong interface, and NCCL's warnings."""
     signs = []
     if log.network == "Socket" or "NET/Socket" in log.ways:
         why = "it found no InfiniBand device" if log.no_ib_device else "its log does not say why"
@@ -116,7 +116,7 @@ _LINE = re.compile(
 
 
 class Timeout(NamedTuple):
-    """A call that took longer than `limit_s`: the `number` is the rank's own count of its calls."""
+    """A collective that exceeded `limit_s`; `number` is its sequence number on that rank."""
 
     rank: int
     number: int
@@ -126,24 +126,24 @@ class Timeout(NamedTuple):
 
     @property
     def call(self) -> str:
-        """What the rank called, in words."""
+        """The rank's call in words: number, operation and elements."""
         return f"call {self.number}, {self.operation} of {self.numbers_in:,} numbers"
 
 
 def timeouts(text: str) -> tuple[Timeout, ...]:
-    """The first call of each rank that timed out. Raises ValueError for a text without one."""
-    found: dict[int, Timeout] = {}
+    """Parse the first timeout of each rank. Raises ValueError if `text` has none."""
+    firsts: dict[int, Timeout] = {}
     for rank, number, operation, numbers_in, limit_ms in _LINE.findall(text):
-        one = Timeout(int(rank), int(number), operation, int(numbers_in), int(limit_ms) / 1000)
-        found.setdefault(one.rank, one)
-    if not found:
+        timeout = Timeout(int(rank), int(number), operation, int(numbers_in), int(limit_ms) / 1000)
+        firsts.setdefault(timeout.rank, timeout)
+    if not firsts:
         first = text.strip().splitlines()[0] if text.strip() else ""
         raise unreadable("torch", first, "'[Rank …] Watchdog caught collective operation timeout'")
-    return tuple(found.values())
+    return tuple(firsts.values())
 
 
 def timeout_signs(found: Sequence[Timeout]) -> list[Sign]:
-    """Ranks that wait in different calls, or all in one; none without a timeout."""
+    """A sign if ranks wait in different calls, or all in the same; empty without a timeout."""
     waiting: dict[str, list[int]] = {}
     for one in found:
         waiting.setdefault(one.call, []).append(one.rank)

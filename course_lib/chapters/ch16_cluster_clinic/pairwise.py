@@ -1,7 +1,7 @@
-"""Which rank or link is slow, named from tests of pairs.
+"""Find the slow rank or link from bandwidth tests of pairs of ranks.
 
-A pair is fast only if both ends and the way between them are. So pairs that are fast join ranks
-into groups, and a slow rank, or a slow way between two halves, is what is left between the groups.
+A pair is fast only if both ranks and the path between them are fast. So fast pairs connect ranks
+into groups, and the slow pairs between groups reveal a slow rank, or a slow path between halves.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from course_lib.validation import choice, number, whole
 
 SCHEDULES = ("halving", "all")
 _SLOW_SHARE = 0.6
-_MOST = 1024  # ranks of a schedule: "all" has half a million pairs then
+_MOST = 1024  # most ranks of a schedule: "all" then has half a million pairs
 
 
 @checked
 @dataclass(frozen=True)
 class PairTest:
-    """What one pair of ranks reached, one way."""
+    """The bandwidth that one pair of ranks reached, one way."""
 
     first: int
     second: int
@@ -36,10 +36,10 @@ class PairTest:
 
 @dataclass(frozen=True)
 class SlowPart:
-    """What is slow: "nothing", "ranks", "link", "cut" (between two groups) or "unknown".
+    """The slow part; `kind` is "nothing", "ranks", "link", "cut" (between two groups) or "unknown".
 
-    `groups`: the slow ranks; the two ends of the link; the two sides of the cut; for "unknown" all
-    slow pairs.
+    `groups`: the slow ranks, the two ends of the link, or the two sides of the cut; for "unknown"
+    all slow pairs.
     """
 
     kind: str
@@ -49,11 +49,11 @@ class SlowPart:
 
     @checked
     def is_slow(self, test: PairTest) -> bool:
-        """Nearer to the slow rate than to the usual one, by factors; none is slow if it is 0."""
+        """Whether the rate is closer to the slow one than to the usual one, by ratio."""
         return test.bytes_per_s**2 < self.slow_bytes_per_s * self.usual_bytes_per_s
 
     def explain(self) -> str:
-        """One sentence, and what to do next."""
+        """One sentence: what is slow, and what to do next."""
         rates = f"{_rate(self.slow_bytes_per_s)} instead of {_rate(self.usual_bytes_per_s)}"
         names = [_named(group) for group in self.groups]
         if self.kind == "nothing":
@@ -72,12 +72,12 @@ class SlowPart:
 
 
 def rounds(ranks: int, schedule: str = "halving") -> list[list[tuple[int, int]]]:
-    """Pairs to be tested, round by round; in a round every rank is in one pair at most.
+    """Pairs to test, round by round; in a round every rank is in at most one pair.
 
-    "halving": rank r meets the ranks at distance n/2, n/4, …, 1 (r XOR distance): log2 n rounds,
-    which is enough to name a slow rank or half, and misses a slow way between two ranks that never
-    meet. "all": each rank meets all others in n - 1 rounds (n for an odd n), by the circle method.
-    Raises ValueError for "halving" with a number of ranks that is no power of two.
+    "halving" pairs rank r with the ranks at distance n/2, n/4, …, 1 (r XOR distance): log2 n
+    rounds, enough to find a slow rank or half, but blind to a slow path between two ranks that are
+    never paired. "all" pairs every two ranks in n - 1 rounds (n for an odd n), by the circle
+    method. Raises ValueError for "halving" if the number of ranks is not a power of two.
     """
     whole("ranks", ranks, least=2, most=_MOST)
     choice("schedule", schedule, SCHEDULES)
@@ -87,33 +87,33 @@ def rounds(ranks: int, schedule: str = "halving") -> list[list[tuple[int, int]]]
         raise ValueError(
             f"ranks {ranks} is no power of two: take schedule 'all', or 2, 4, 8 … ranks"
         )
-    halves = [ranks >> step for step in range(1, ranks.bit_length())]
-    return [[(r, r ^ far) for r in range(ranks) if r < r ^ far] for far in halves]
+    distances = [ranks >> step for step in range(1, ranks.bit_length())]
+    return [[(r, r ^ distance) for r in range(ranks) if r < r ^ distance] for distance in distances]
 
 
 @checked
 def name_slow(tests: Sequence[PairTest]) -> SlowPart:
-    """Name what makes pairs slow; "unknown" where the tests allow no name.
+    """Find what makes pairs slow; "unknown" if the tests do not tell.
 
-    Slow are the pairs below the largest gap in the sorted rates, if what is below reaches less than
-    60 % of what is above. Fast pairs join ranks into groups. All slow pairs lie between groups:
-    single ranks beside one group are slow; two groups are a cut. One slow pair inside a group is a
-    link. Raises ValueError for fewer than two tests.
+    Slow pairs are those below the largest gap in the sorted rates, if the rate below it is less
+    than 60 % of the rate above. Fast pairs connect ranks into groups. If all slow pairs are between
+    groups, single ranks outside one large group are slow, and two groups are a cut. One slow pair
+    inside a group is a slow link. Raises ValueError for fewer than two tests.
     """
     if len(tests) < 2:
         raise ValueError(
             f"tests has {len(tests)} of two pairs or more: slow is a comparison, take 3 ranks"
         )
-    order = sorted(tests, key=lambda test: test.bytes_per_s)
+    by_rate = sorted(tests, key=lambda test: test.bytes_per_s)
     gaps = [
-        (low.bytes_per_s / high.bytes_per_s, place)
-        for place, (low, high) in enumerate(pairwise(order), start=1)
+        (low.bytes_per_s / high.bytes_per_s, split)
+        for split, (low, high) in enumerate(pairwise(by_rate), start=1)
     ]
-    share, place = min(gaps)
-    usual = order[-1 - (len(order) - 1) // 2].bytes_per_s
+    share, split = min(gaps)
+    usual = by_rate[-1 - (len(by_rate) - 1) // 2].bytes_per_s
     if share >= _SLOW_SHARE:
         return SlowPart("nothing", usual_bytes_per_s=usual)
-    slow, fast = order[:place], order[place:]
+    slow, fast = by_rate[:split], by_rate[split:]
     rates = _middle(slow), _middle(fast)
     groups = _joined(tests, fast)
     group_of = {rank: group for group in groups for rank in group}
@@ -130,7 +130,7 @@ def name_slow(tests: Sequence[PairTest]) -> SlowPart:
 
 
 def _joined(tests: Sequence[PairTest], fast: Sequence[PairTest]) -> list[tuple[int, ...]]:
-    """Groups of ranks that chains of fast pairs join, each sorted."""
+    """The connected components of the graph of fast pairs, each sorted."""
     root = {rank: rank for test in tests for rank in (test.first, test.second)}
 
     def find(rank: int) -> int:
@@ -147,14 +147,14 @@ def _joined(tests: Sequence[PairTest], fast: Sequence[PairTest]) -> list[tuple[i
 
 
 def _all_rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """The circle method: one seat is fixed, the others move on by one in each round."""
-    seats = list(range(ranks + ranks % 2))  # with an odd number one rank rests in each round
-    found = []
+    """The circle method: one seat is fixed, the others rotate by one in each round."""
+    seats = list(range(ranks + ranks % 2))  # with an odd number one rank is idle in each round
+    schedule = []
     for _ in range(len(seats) - 1):
         pairs = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
-        found.append([(min(p), max(p)) for p in pairs if max(p) < ranks])
+        schedule.append([(min(p), max(p)) for p in pairs if max(p) < ranks])
         seats = [seats[0], seats[-1], *seats[1:-1]]
-    return found
+    return schedule
 
 
 def _middle(tests: Sequence[PairTest]) -> float:

@@ -1,4 +1,4 @@
-"""Panels of chapter 16, beside those of the library."""
+"""Panels of chapter 16."""
 
 from course_lib.chapters.ch16_cluster_clinic import figures
 from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
@@ -21,9 +21,9 @@ def one_slow_link(
     link_gbit: float = listed("links", 200, _GBITS, "Gb/s"),
     slow_gbit: float = listed("one link", 50, _SLOW_GBITS, "Gb/s"),
 ) -> View:
-    """Sliders for `OneSlowLink`, which is the panel's result. Rates as `ibstat` tells them, Gb/s.
+    """Panel of an all-reduce with one slow link; its result is a `OneSlowLink`.
 
-    Raises ValueError for starting values that are not offered.
+    Link rates are in Gb/s, as in `ibstat`. Raises ValueError for start values that are not offered.
     """
     link = Link(f"{link_gbit:g} Gb/s", link_gbit * 1e9 / 8, HDR.latency_s)
     result = OneSlowLink(size_mb * 1e6, ranks, link, slow_gbit * 1e9 / 8, rings)

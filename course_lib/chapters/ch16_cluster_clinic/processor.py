@@ -1,4 +1,4 @@
-"""A meter as GPUs have it, and what a processor pays for bytes that go through TCP."""
+"""A utilization meter like that of GPUs, and the processor time of bytes sent over TCP."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ _LOOK_S = 0.005
 
 
 class Meter:
-    """How long the thread that made it ran, and how long it was watched."""
+    """Measures for how long the thread that created it ran while it was watched."""
 
     def __init__(self) -> None:
         task = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
@@ -24,13 +24,13 @@ class Meter:
 
     @property
     def percent(self) -> float:
-        """Of the time in which it was watched."""
+        """Running time as a percentage of the time watched."""
         return 100 * self._ran_s / (self._last_s - self._start_s)
 
     def look(self) -> None:
-        """See whether it runs now; so it has since the last look."""
+        """Sample whether the thread runs now, and count the time since the last sample so."""
         now_s = time.perf_counter()
-        if self._stat is None:  # no such file but on Linux
+        if self._stat is None:  # only Linux has this file
             self._ran_s = time.process_time() - self._began_s
         elif self._stat.read_text().rpartition(")")[2].split()[0] == "R":
             self._ran_s += now_s - self._last_s
@@ -39,10 +39,10 @@ class Meter:
 
 @contextmanager
 def watched() -> Iterator[Meter]:
-    """A meter that looks 200 times a second whether this thread runs.
+    """A meter that samples 200 times a second whether this thread runs.
 
-    Who waits for a processor counts as running, so that other programs do not
-    change the result. Beyond Linux it is the time on a processor, and they do.
+    A thread that waits for a processor counts as running, so other programs do
+    not change the result. Outside Linux it is processor time, and they do.
     """
     meter, over = Meter(), threading.Event()
 
@@ -64,24 +64,24 @@ _PIECE_BYTES = 2**20
 
 
 def processor_s_per_byte(size_bytes: int = 2**28) -> float:
-    """Processor seconds of both ends for each byte sent over TCP.
+    """Processor seconds, of both ends together, per byte sent over TCP loopback.
 
-    Within this machine, and in the program as in the kernel. It is time on a
-    processor, not on the clock, so other programs slow it little. No network
-    card takes part, and no interrupts of one: a real connection costs more.
-    Raises ValueError for less than 1 MiB, OSError without a loopback.
+    It counts user and kernel time, not wall-clock time, so other programs affect
+    it little. A real connection costs more: a network card and its interrupts
+    are not included. Raises ValueError for less than 1 MiB, OSError without a
+    loopback interface.
     """
     whole("size_bytes", size_bytes, least=_PIECE_BYTES)
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = threading.Thread(target=_send, args=(server.getsockname(), size_bytes))
-        start_s, into, got = time.process_time(), bytearray(_PIECE_BYTES), 0
+        start_s, buffer, received = time.process_time(), bytearray(_PIECE_BYTES), 0
         sender.start()
         receiver, _ = server.accept()
         with receiver:
-            while count := receiver.recv_into(into):
-                got += count
+            while count := receiver.recv_into(buffer):
+                received += count
         sender.join()
-    return (time.process_time() - start_s) / got
+    return (time.process_time() - start_s) / received
 
 
 def _send(address: tuple[str, int], size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""One that is slow: a rank, a link, a network of many nodes; every rank waits for it."""
+"""The cost of one slow rank, one slow link, or a slow network: every rank waits for the slowest."""
 
 import math
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.validation import fraction, number, whole
 
-_LEAST, _MOST, _POINTS = -8.0, 12.0, 1000  # of deviations; beyond, a normal value is not met
+_LEAST, _MOST, _POINTS = -8.0, 12.0, 1000  # integration range in standard deviations, and points
 
 
 def straggler_factor(slower: float, compute_share: float = 1.0) -> float:
-    """Time of a step over that of a healthy one, with one rank `slower` by this part in computing.
+    """Step time with one slow rank over that of a healthy step: 1 + slower · compute share.
 
-    1 + slower · compute share: with any number of ranks, since all wait for the slowest. `slower`
-    0.1 is 10 % more time; `compute_share` is the part of a healthy step that the slow rank spends
-    in what is slow. Raises ValueError for a part below 0, or a share that is not in (0, 1].
+    It holds for any number of ranks, since all wait for the slowest. `slower` 0.1 is 10 % more
+    time; `compute_share` is the fraction of a healthy step that is slowed down on that rank.
+    Raises ValueError for `slower` below 0, or a share that is not in (0, 1].
     """
     number("slower", slower, least=0)
     fraction("compute_share", compute_share)
@@ -24,9 +24,9 @@ def straggler_factor(slower: float, compute_share: float = 1.0) -> float:
 
 
 def shared_work_factor(ranks: int, slower: float) -> float:
-    """The same if work could be divided by speed, as it is not: n / (n - 1 + 1 / (1 + slower)).
+    """Step time factor if work were balanced by speed: n / (n - 1 + 1 / (1 + slower)).
 
-    All ranks together then lose only what the slow one cannot do.
+    A hypothetical bound: all ranks together lose only what the slow one cannot do.
     """
     whole("ranks", ranks, most=10**9)
     number("slower", slower, least=0)
@@ -34,13 +34,12 @@ def shared_work_factor(ranks: int, slower: float) -> float:
 
 
 def expected_slowest_s(ranks: int, mean_s: float, deviation_s: float) -> float:
-    """Mean of the longest of `ranks` times that are normal and independent.
+    """Expected maximum, in seconds, of `ranks` independent normal times.
 
     mean + deviation · E[max of n standard normal], with E[max] the integral over x of
     1 - P(all below x) above 0, less that of P(all below x) below 0: 0.56 for 2 ranks, 1.42 for 8,
     2.34 for 64, 3.25 for 1,024. Source: David and Nagaraja 2003, "Order Statistics", section 3.1.
-    Raises ValueError where a time of 0 is nearer to the mean than 3 deviations: then it is not
-    normal.
+    Raises ValueError if the mean is less than 3 deviations above 0: such times are not normal.
     """
     whole("ranks", ranks, most=10**9)
     number("mean_s", mean_s, least=0)
@@ -54,7 +53,7 @@ def expected_slowest_s(ranks: int, mean_s: float, deviation_s: float) -> float:
 
 
 def _expected_maximum(ranks: int) -> float:
-    """Of so many standard normal values: upper end - integral of P(all below x)."""
+    """Expected maximum of `ranks` standard normal values: upper end - ∫ P(all below x) dx."""
     if ranks == 1:
         return 0.0
     step = (_MOST - _LEAST) / _POINTS
@@ -68,13 +67,13 @@ def _expected_maximum(ranks: int) -> float:
 @checked
 @dataclass(frozen=True)
 class OneSlowLink:
-    """An all-reduce of `size_bytes` over `rings` rings, of which one has a link of another rate.
+    """An all-reduce of `size_bytes` over `rings` rings, one of which has a slow link.
 
-    Each ring passes through all ranks and has a network port of its own in each node, one `link`;
-    it carries 1 / rings of the bytes, whatever its speed (an assumption of this model). In a ring
-    every piece passes over every link, so the slowest link sets the pace of the ring, and the
-    slowest ring that of all ranks. Source of the ring: Patarasuk and Yuan 2009, "Bandwidth optimal
-    all-reduce algorithms for clusters of workstations".
+    Each ring passes through all ranks and has its own network port in each node, a `link`; it
+    carries 1 / rings of the bytes, whatever its speed (an assumption of this model). In a ring
+    every piece passes over every link, so the slowest link limits its ring, and the slowest ring
+    limits all ranks. Source of the ring: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations".
     """
 
     size_bytes: float
@@ -91,25 +90,25 @@ class OneSlowLink:
 
     @property
     def healthy_s(self) -> float:
-        """All links alike: 2(n-1) · latency + 2(n-1)/n · size / (rings · bandwidth)."""
+        """Seconds with equal links: 2(n-1) · latency + 2(n-1)/n · size / (rings · bandwidth)."""
         return self._seconds(self.rings * self.link.bytes_per_s)
 
     @property
     def slow_s(self) -> float:
-        """With the slow link: its ring carries 1 / rings of the size at that link's rate."""
+        """Seconds with the slow link, whose ring carries 1 / rings of the size at its rate."""
         slowest = min(self.slow_bytes_per_s, self.link.bytes_per_s)
         return self._seconds(self.rings * slowest)
 
     @property
     def factor(self) -> float:
-        """How much longer the all-reduce takes, on every rank."""
+        """Time of the all-reduce with the slow link over the healthy time, on every rank."""
         return self.slow_s / self.healthy_s
 
     @property
     def without_s(self) -> float | None:
-        """Without the slow ring: the others share its bytes; None where there is no other.
+        """Seconds without the slow ring, whose bytes the others share; None if it is the only one.
 
-        What NCCL_IB_HCA does where it leaves out the slow port, on every node alike.
+        The effect of excluding the slow port by NCCL_IB_HCA on every node.
         """
         if self.rings == 1:
             return None
@@ -117,12 +116,12 @@ class OneSlowLink:
 
     @property
     def healthy_bus_bytes_per_s(self) -> float:
-        """The bus bandwidth that nccl-tests would print with all links alike."""
+        """The bus bandwidth that nccl-tests would print with equal links."""
         return collectives.bus_bandwidth("all-reduce", self.size_bytes, self.ranks, self.healthy_s)
 
     @property
     def slow_bus_bytes_per_s(self) -> float:
-        """The bus bandwidth that nccl-tests prints now: that of the slow link, times the rings."""
+        """The bus bandwidth that nccl-tests prints: that of the slow link times `rings`."""
         return collectives.bus_bandwidth("all-reduce", self.size_bytes, self.ranks, self.slow_s)
 
     def _seconds(self, bytes_per_s: float) -> float:
@@ -132,12 +131,12 @@ class OneSlowLink:
 
 @dataclass(frozen=True)
 class MoreNodes:
-    """An update on one node, and on two of them, both healthy and alike.
+    """An update on one node compared with two nodes, both healthy and equal.
 
-    `compute_s`: what one node computes for an update of its own batch; `exchange_s`: what shows of
-    the exchange between them. Under strong scaling (`same_batch`) the nodes divide that batch,
-    under weak scaling each has as much of its own. Amdahl 1967, "Validity of the single processor
-    approach", for the first, and Gustafson 1988, "Reevaluating Amdahl's law", for the second.
+    `compute_s`: computing time of one node for its batch; `exchange_s`: time of the exchange
+    between the nodes that is not overlapped. Under strong scaling (`same_batch`) the nodes split
+    the batch, under weak scaling each has a batch of that size. Sources: Amdahl 1967, "Validity of
+    the single processor approach", and Gustafson 1988, "Reevaluating Amdahl's law".
     """
 
     compute_s: float
@@ -150,19 +149,19 @@ class MoreNodes:
 
     @property
     def many_s(self) -> float:
-        """An update on both: compute / 2 under strong scaling, compute under weak; the exchange."""
+        """Seconds on two nodes: compute / 2 (strong scaling) or compute (weak), plus exchange."""
         return self.compute_s / (2 if self.same_batch else 1) + self.exchange_s
 
     @property
     def speedup(self) -> float:
-        """Samples per second on both nodes over those on one: 1 is break-even, 2 the best."""
+        """Samples per second on two nodes over those on one: 1 is break-even, 2 ideal."""
         return (1 if self.same_batch else 2) * self.compute_s / self.many_s
 
     @property
     def break_even_batches(self) -> float:
-        """How many times its batch one node needs in an update, until two are faster.
+        """Factor by which the batch must grow until two nodes are as fast as one.
 
-        By a larger batch, or by accumulation: computing grows with it, the exchange does not.
-        Strong: 2 · exchange / compute; weak: half of that.
+        A larger batch or accumulation makes computing longer, but not the exchange.
+        Strong scaling: 2 · exchange / compute; weak scaling: half of that.
         """
         return (2 if self.same_batch else 1) * self.exchange_s / self.compute_s

@@ -1,4 +1,4 @@
-"""A command whose /dev/shm is small, as a container's is: in a namespace of its own, on Linux."""
+"""Run a command with a small /dev/shm, as in a container, in its own namespace on Linux."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ _PROGRAM = 'mount -t tmpfs -o size="$0"m tmpfs /dev/shm && exec "$@"'
 
 
 def obstacle() -> str:
-    """ "" where `printed` works, else why it doesn't."""
+    """The reason why `printed` cannot work on this machine, or ""."""
     if not shutil.which("unshare") or not os.path.isdir("/dev/shm"):
         return "it needs Linux, with unshare and /dev/shm"
     done = subprocess.run(_inside(1, ["true"]), capture_output=True, text=True)
@@ -19,9 +19,9 @@ def obstacle() -> str:
 
 
 def printed(command: Sequence[str], size_mib: int = 64, timeout_s: float = 60.0) -> str:
-    """What `command` prints where /dev/shm has `size_mib` MiB; 64 is docker's default.
+    """Run `command` with a /dev/shm of `size_mib` MiB (64 is docker's default); returns its output.
 
-    Nobody else's /dev/shm changes. Raises ValueError for a bad size, CalledProcessError where the
+    Other processes keep their /dev/shm. Raises ValueError for a bad size, CalledProcessError if the
     command fails or `obstacle()` is not "", and TimeoutExpired.
     """
     validation.whole("size_mib", size_mib, most=2**20)

@@ -1,4 +1,4 @@
-"""Audits: a verdict on a published claim, judged part by part and kept as a sentence."""
+"""Audits: the learner's verdict on a published claim, checked part by part, kept as a sentence."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,10 +31,10 @@ _NOT = {
 
 @dataclass(frozen=True)
 class Audit:
-    """A claim and what must be found: `found` in `unit`, to 1 %, which is so `because`.
+    """A claim and the right answer: the number `found` in `unit`, to 1 %, and why (`because`).
 
-    `causes` and `sources` are what the learner may choose from, each with "" if it is right and
-    else with a sentence on why it is not. `mistakes`: what a wrong number means, by that number.
+    `causes` and `sources` are the learner's choices; each maps to "" if it is right, else to a
+    sentence on why it is wrong. `mistakes` maps a wrong number to the likely mistake.
     """
 
     claim: str
@@ -83,7 +83,7 @@ class Audit:
         raise gave(number, self.found, self.because, self.unit, what="for 'found' it")
 
     def sentence(self, answer: Mapping[str, Any]) -> str:
-        """The learner's verdict in one sentence, for the records."""
+        """The learner's verdict in one sentence, for the progress file."""
         return (
             f'"{self.claim}" {VERDICTS[self.verdict]}: {number_of(answer["found"], self.unit):.3g} '
             f"{self.unit}, because of {answer['because']} ({answer['source']})"
@@ -91,13 +91,13 @@ class Audit:
 
 
 def audit_exercise(id: str, audit: Callable[[], Audit]) -> Exercise:
-    """The exercise that audits one claim; `audit` is computed when an answer is judged."""
+    """The exercise that audits one claim; `audit` is called when an answer is checked."""
     declare = exercise(id, verdict=lambda answer: audit().sentence(answer))
     return declare(lambda answer: audit().check(answer))
 
 
 def _chosen(given: object, part: str, known: Any) -> None:
-    """Raise `Wrong` unless the text is one of those offered."""
+    """Raise `Wrong` unless `given` is one of the texts in `known`."""
     if not isinstance(given, str) or given not in known:
         listed = ", ".join(map(repr, known))
         raise Wrong(f"wants one of {listed} for {part!r}, got {described(given)}")

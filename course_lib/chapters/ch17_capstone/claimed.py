@@ -1,4 +1,4 @@
-"""Audits A, C and D: a plan for 2048 cards, the speed of FSDP, runs judged by their GPU-hours."""
+"""Audits A, C and D: a plan for 2048 GPUs, the speed of FSDP, runs judged by their GPU-hours."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -37,7 +37,7 @@ _A100, _H100, _RTX4090 = map(accelerator, ("A100-SXM-80GB", "H100-SXM", "RTX4090
 
 
 def _audit(source: str, *claims: tuple[Any, ...]) -> Audit:
-    """Of claims as rows: words, what is said, own terms, found, why, unit, within."""
+    """An audit of claims given as rows: words, said, own terms, found, because, unit, within."""
     return Audit(source, tuple(Claim(*row) for row in claims))
 
 
@@ -45,22 +45,22 @@ def _audit(source: str, *claims: tuple[Any, ...]) -> Audit:
 
 PLAN_SOURCE = "GPU算力评估, study notes on training and inference (cited as 004)"
 _LLAMA = MODELS["llama2-70b"]
-# The plan: cards, stages of one layer, and micro-batches of so many sequences of so many tokens.
+# The plan: cards, stages of one layer, sequences per micro-batch, tokens per sequence.
 _CARDS, _STAGES, _MICRO_BATCH, _SEQUENCE = 2048, 80, 8, 4096
 _NOTES_FLOP_PER_S = 330e12
 # "4M tokens" (github.com/meta-llama/llama, MODEL_CARD.md), read as 1024 of its sequences.
 _LLAMA_BATCH_TOKENS = 1024 * 4096
-# Of a layer, for each token and number of h: all, 10 + 24, as the notes count; its input in bf16.
+# Activation bytes of a layer per token and hidden unit: all, 10 + 24 as in the notes; bf16 input.
 _KEPT_BYTES, _INPUT_BYTES = 34, 2
 
 
 def held(stages: int) -> float:
-    """Activations on the first stage under 1F1B over those of the model for one micro-batch."""
+    """Activations on the first 1F1B stage over those of the whole model for one micro-batch."""
     return Layout(pp=stages, accumulation=2 * stages).in_flight(0)[0] / stages
 
 
 def plan_2048() -> Audit:
-    """The claims of the notes, in their order."""
+    """The audit of the notes' claims about 2048 cards, in their order."""
     replicas, tokens = _CARDS / _STAGES, _MICRO_BATCH * _SEQUENCE
     layer = _LLAMA.layer_parameters(1).total
     notes_layer_s = six_nd(1e9, tokens) / _NOTES_FLOP_PER_S
@@ -106,10 +106,10 @@ def plan_2048() -> Audit:
 
 
 def compared(first: Accelerator, second: Accelerator) -> Claim:
-    """The claim that faster memory raises computing over communication, H100 against H200.
+    """The claim that faster memory raises the ratio of computing to communication.
 
-    `said` and `own_terms`: the gain of the memory's bandwidth; `found`: the gain of FLOP for each
-    byte of the link, which is what the notes' ratio is about.
+    `said` and `own_terms`: memory bandwidth of `second` over `first`; `found`: the same ratio of
+    FLOP per byte of the link, which is what the notes' ratio is about.
     """
     memory = second.memory_bytes_per_s / first.memory_bytes_per_s
     per_byte = [chip.peak_flop_per_s / chip.inside.bytes_per_s for chip in (first, second)]
@@ -136,7 +136,7 @@ _USD_AN_HOUR = 2.0  # what DeepSeek-V3 assumes, arXiv:2412.19437, table 1
 @checked
 @dataclass(frozen=True)
 class Weak:
-    """Data parallelism alone: each of `gpus` A100 gets `tokens` in sequences of `sequence`.
+    """Weak scaling of data parallelism: each of `gpus` A100 gets `tokens` as whole sequences.
 
     All activations are recomputed, as in the paper's larger models. Raises ValueError unless gpus
     is a multiple of 8 and tokens one of sequence.
@@ -157,7 +157,7 @@ class Weak:
             )
 
     def step(self, zero_stage: int, assumptions: Assumptions | None = None) -> StepTime:
-        """A step: `zero_stage` 0 is DDP, 3 FSDP."""
+        """The predicted step under DDP (`zero_stage` 0) or FSDP (3)."""
         batch = self.tokens // self.sequence
         layout = Layout(dp=self.gpus, zero_stage=zero_stage, micro_batch=batch)
         cluster = Cluster(_A100, self.gpus // 8, between=ROCE)
@@ -166,18 +166,18 @@ class Weak:
 
     @property
     def flop_per_s(self) -> float:
-        """Hardware FLOP in a second on one GPU under FSDP, as the paper counts them."""
+        """Hardware FLOP per second and GPU under FSDP, as the paper counts them."""
         step = self.step(3)
         return step.hardware_flop / step.total_s / step.gpus
 
     @property
     def over_ddp(self) -> float:
-        """Time of a step under FSDP over that under DDP; memory isn't asked."""
+        """Step time under FSDP over that under DDP, whether or not it fits into memory."""
         return self.step(3).total_s / self.step(0).total_s
 
 
 def fsdp_scaling(large: Weak, small: Weak) -> Audit:
-    """The claims. `large`: what each GPU has in the paper's runs; `small`: where little is left."""
+    """The audit of FSDP's claims; `large`: work per GPU as in the paper's runs, `small`: little."""
     hours = 150 * _MONTH_H
     wide, narrow = (Weak(MODELS["gpt3-175b"], gpus, 2048, 2048).flop_per_s for gpus in (512, 128))
     claims = (
@@ -200,7 +200,7 @@ def fsdp_scaling(large: Weak, small: Weak) -> Audit:
 
 @dataclass(frozen=True)
 class Run:
-    """What a report says of a run: parameters, tokens and GPU-hours, on GPUs of a peak."""
+    """A published training run: parameters, tokens, GPU-hours, and the peak FLOP/s of its GPUs."""
 
     name: str
     parameters: float
@@ -215,22 +215,22 @@ class Run:
 
     @property
     def flop(self) -> float:
-        """6·N·D: model FLOP without attention's scores."""
+        """Model FLOP, 6·N·D, without attention scores."""
         return six_nd(self.parameters, self.tokens)
 
     @property
     def flop_per_s(self) -> float:
-        """Model FLOP in a second on one GPU, with all hours that were paid: failures, restarts."""
+        """Model FLOP per second and GPU over all paid hours, including failures and restarts."""
         return achieved_flop_per_s(self.flop, self.gpu_hours * HOUR_S)
 
     @property
     def mfu(self) -> float:
-        """That rate over the dense peak."""
+        """Model FLOP utilization: `flop_per_s` over the dense peak."""
         return utilisation(self.flop, self.gpu_hours * HOUR_S, 1, self.peak_flop_per_s)
 
 
 class LoggedStep(NamedTuple):
-    """One update from a run's log: seconds, tokens, GPUs, and the FLOP that the hardware did."""
+    """One update from a run's log: seconds, tokens, GPUs, and hardware FLOP."""
 
     step_s: float
     tokens: int
@@ -239,30 +239,30 @@ class LoggedStep(NamedTuple):
 
     @property
     def flop_per_s(self) -> float:
-        """Hardware FLOP in a second on one GPU, recomputation counted."""
+        """Hardware FLOP per second and GPU, including recomputation."""
         return achieved_flop_per_s(self.hardware_flop, self.step_s, self.gpus)
 
 
 @dataclass(frozen=True)
 class RunAudit:
-    """The MFU of a run as a product: HFU of its steps · useful part · kept hours."""
+    """The MFU of a run as a product: hfu · useful · kept."""
 
     run: Run
     step: LoggedStep
 
     @property
     def hfu(self) -> float:
-        """Part of the peak at which the hardware worked while it stepped."""
+        """Hardware FLOP utilization during a step: hardware FLOP per second over the peak."""
         return self.step.flop_per_s / self.run.peak_flop_per_s
 
     @property
     def useful(self) -> float:
-        """Part of that work which 6·N·D counts: no recomputation, no scores."""
+        """Fraction of the hardware FLOP that 6·N·D counts: no recomputation, no scores."""
         return six_nd(self.run.parameters, self.step.tokens) / self.step.hardware_flop
 
     @property
     def kept(self) -> float:
-        """Part of the hours paid for that steps of this length would have taken."""
+        """Fraction of the paid hours that all steps take if each is as long as the logged one."""
         steps = self.run.tokens / self.step.tokens
         return steps * self.step.step_s * self.step.gpus / (self.run.gpu_hours * HOUR_S)
 
@@ -277,7 +277,7 @@ BLOOM_STEP = LoggedStep(
     384,
     megatron_flop(2048, 2048, layers=70, hidden=14336, vocab=250_880),
 )
-# GPU-hours of others: LLaMA, arXiv:2302.13971, table 15; github.com/meta-llama/llama,
+# GPU-hours of other runs: LLaMA, arXiv:2302.13971, table 15; github.com/meta-llama/llama,
 # MODEL_CARD.md; Llama 3.1's model card, with tokens of arXiv:2407.21783, section 3.
 OTHERS = (
     Run("LLaMA 65B", 65.2e9, 1.4e12, 1_022_362, _A100.peak_flop_per_s),
@@ -287,7 +287,7 @@ OTHERS = (
 
 
 def bloom() -> Audit:
-    """What BLOOM's paper and log say of its speed."""
+    """The audit of what BLOOM's paper and log claim about its speed."""
     audit, peak = RunAudit(BLOOM, BLOOM_STEP), BLOOM.peak_flop_per_s
     months = BLOOM.gpu_hours / BLOOM_STEP.gpus / 24 / 30.44
     claims = (
@@ -311,7 +311,7 @@ LEAST = 0.20
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """Model FLOP per second on one GPU, that over the peak, and the verdict with its source."""
+    """Model FLOP per second and GPU, the same over the peak, and the verdict with its source."""
 
     flop_per_s: float
     utilisation: float
@@ -329,11 +329,11 @@ def audit_run(
     most: float = MOST,
     least: float = LEAST,
 ) -> JudgedRun:
-    """6·N·D over GPU-seconds and peak: "impossible" above `most`, "poor" below `least`.
+    """Judge a run by 6·N·D / (GPU-seconds · peak): "impossible" above `most`, "poor" below `least`.
 
-    `parameters` of a mixture of experts: those that a token uses. `peak_flop_per_s`: dense.
-    Attention's scores, failures and restarts are not counted apart. Raises ValueError for
-    quantities that are not positive, an empty source and limits that are no fractions.
+    `parameters` of a mixture of experts: those active for a token. `peak_flop_per_s`: dense.
+    Attention scores, failures and restarts are not counted separately. Raises ValueError for
+    quantities that are not positive, an empty source and limits that are not fractions.
     """
     text("source", source)
     if not source.strip():

@@ -1,4 +1,4 @@
-"""Tokens on a group of cards: how fast they are generated, what they cost, and who gives way."""
+"""The speed and the cost of generating tokens on a group of GPUs, and FSDP's backward pass."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,19 +13,18 @@ from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import kv_copies
 from course_lib.validation import divisible, fraction, number, whole
 
-_BYTES = 2  # of a weight, of a number that is kept or sent
-_SUMS = 2  # all-reduces in the forward pass of a layer: behind attention and behind the MLP
+_BYTES = 2  # per weight, cached value and value sent
+_SUMS = 2  # all-reduces in the forward pass of a layer: after attention and after the MLP
 
 
 @checked
 @dataclass(frozen=True)
 class Decoding:
-    """One more token for each of `batch` sequences, on `tp` GPUs that share every layer.
+    """A decoding step: one token for each of `batch` sequences, on `tp` tensor-parallel GPUs.
 
-    Every weight is read once for all sequences, and each sequence's keys and values of `context`
-    earlier tokens, all in 16 bits. The GPUs are joined by the chip's own link inside a node.
-    Everything is ideal: full bandwidth, sums one after another by rings, nothing overlapped; no
-    scores.
+    Every weight is read once for all sequences, and each sequence's KV cache of `context` earlier
+    tokens, all in 16 bits. The GPUs are connected by the chip's link inside a node. An ideal model:
+    full bandwidth, ring all-reduces one after another, nothing overlapped, attention scores free.
     Source of the model: Pope et al. 2022, arXiv:2211.05102, section 2. Raises ValueError for sizes
     below 1, heads that tp does not divide, latent attention and mixtures of experts.
     """
@@ -49,9 +48,9 @@ class Decoding:
 
     @property
     def weight_bytes(self) -> float:
-        """Weights that one GPU reads for a token: all but the embedding, of which it reads rows.
+        """Bytes of weights that one GPU reads per step: all but the embedding, a row lookup.
 
-        A tied embedding is the head as well, and is read.
+        A tied embedding is also the head, and is read.
         """
         shape = self.shape
         count = shape.parameters().total - shape.embedding_parameters().total
@@ -60,9 +59,9 @@ class Decoding:
 
     @property
     def cache_bytes(self) -> float:
-        """Keys and values of all sequences on one GPU: 2 · layers · kv width · context · batch.
+        """Bytes of the KV cache on one GPU: 2 · layers · kv width · context · batch values over tp.
 
-        With tp above kv_heads, several GPUs hold the same heads.
+        With tp above kv_heads, several GPUs store the same heads.
         """
         shape = self.shape
         numbers = 2 * shape.layers * shape.kv_width * self.context * self.batch
@@ -70,7 +69,7 @@ class Decoding:
 
     @property
     def flop(self) -> float:
-        """FLOP of one GPU: 2 for each weight of a matrix and each sequence; scores left out."""
+        """FLOP of one GPU: 2 per matrix weight and sequence, without attention scores."""
         shape = self.shape
         layer = sum(matrix.forward_flop for matrix in shape.layer_matrices(0))
         one = shape.layers * layer + 2 * shape.hidden * shape.vocab
@@ -78,48 +77,48 @@ class Decoding:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that one GPU sends: two all-reduces of batch · hidden in each layer."""
+        """Bytes that one GPU sends: two all-reduces of batch · hidden values per layer."""
         return self._sums * collectives.sent_bytes("all-reduce", self._summed_bytes, self.tp)
 
     @property
     def read_s(self) -> float:
-        """Seconds of reading weights and cache at the memory's bandwidth."""
+        """Seconds to read weights and KV cache at the memory bandwidth."""
         return (self.weight_bytes + self.cache_bytes) / self.accelerator.memory_bytes_per_s
 
     @property
     def compute_s(self) -> float:
-        """Seconds of arithmetic at the dense peak."""
+        """Seconds of computing at the dense peak."""
         return self.flop / self.accelerator.peak_flop_per_s
 
     @property
     def latency_s(self) -> float:
-        """Seconds of the sums' steps if they carried nothing: layers · 2 · 2(tp-1) latencies."""
+        """Seconds of latency in the all-reduces: layers · 2 · 2(tp-1) latencies."""
         return self._sums * collectives.seconds("all-reduce", 0, self.tp, self.accelerator.inside)
 
     @property
     def transfer_s(self) -> float:
-        """Seconds of the sums' bytes."""
+        """Seconds to transfer the bytes of the all-reduces."""
         return self.sent_bytes / self.accelerator.inside.bytes_per_s
 
     @property
     def token_s(self) -> float:
-        """Seconds until each sequence has its token: the longer of reading and computing; sums."""
+        """Seconds of a step: max(reading, computing) + latency and transfer of the all-reduces."""
         return max(self.read_s, self.compute_s) + self.latency_s + self.transfer_s
 
     def waits(self) -> dict[str, float]:
-        """Seconds by what a token waits for, without what hides; their sum is `token_s`."""
+        """`token_s` split into seconds by cause; the shorter of reading and computing is hidden."""
         speed = self.accelerator.memory_bytes_per_s
-        longer = {"computing": self.compute_s}
+        bound = {"computing": self.compute_s}
         if self.read_s >= self.compute_s:
-            longer = {
+            bound = {
                 "weights": self.weight_bytes / speed,
                 "keys and values": self.cache_bytes / speed,
             }
-        return {**longer, "messages": self.transfer_s, "latency": self.latency_s}
+        return {**bound, "messages": self.transfer_s, "latency": self.latency_s}
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens of all sequences in a second, from all GPUs together."""
+        """Tokens per second of all sequences, from all GPUs together."""
         return self.batch / self.token_s
 
     @property
@@ -133,26 +132,26 @@ class Decoding:
 
 @checked
 def most_sequences(decoding: Decoding, reserve_bytes: float = 0.0) -> int:
-    """Sequences whose keys and values fit beside the weights: (memory - weights - reserve) / one.
+    """The most sequences that fit: (memory - weights - reserve) / KV cache of one sequence.
 
-    The embedding lies in memory too, though only rows of it are read. 0 where nothing fits. Raises
-    ValueError for a context of 0, of which any number would fit.
+    The weights include the embedding, though only rows of it are read. 0 if not even the weights
+    fit. Raises ValueError for a context of 0, for which any number would fit.
     """
     number("reserve_bytes", reserve_bytes, least=0)
     whole("context", decoding.context)
     one = decoding.cache_bytes / decoding.batch
-    held = decoding.shape.parameters().total * _BYTES / decoding.tp
-    return max(0, int((decoding.accelerator.memory_bytes - held - reserve_bytes) / one))
+    weight_bytes = decoding.shape.parameters().total * _BYTES / decoding.tp
+    return max(0, int((decoding.accelerator.memory_bytes - weight_bytes - reserve_bytes) / one))
 
 
 @checked
 @dataclass(frozen=True)
 class TokenCost:
-    """A group of `decoding.tp` cards that generates as `decoding` says, or trains at `mfu`.
+    """The cost of tokens on `decoding.tp` GPUs that either generate, or train at `mfu`.
 
-    `mfu`: what training reaches of the dense peak, by a run of yours or by `step_time`; 0.4 is what
-    Llama 3 405B reached (arXiv:2407.21783, table 4: 38 to 43 %). Whether training fits into the
-    memory of the group isn't asked. Raises ValueError for a price below 0.
+    `mfu`: fraction of the dense peak in training, from a run of yours or from `step_time`; 0.4 is
+    what Llama 3 405B reached (arXiv:2407.21783, table 4: 38 to 43 %). Whether training fits into
+    the memory of the group is not checked. Raises ValueError for a price below 0.
     """
 
     decoding: Decoding
@@ -165,31 +164,31 @@ class TokenCost:
 
     @property
     def trained_per_s(self) -> float:
-        """Tokens in a second of training, all cards: cards · peak · MFU / 6N."""
+        """Tokens per second in training, on all GPUs: GPUs · peak · MFU / 6N."""
         peak = self.decoding.tp * self.decoding.accelerator.peak_flop_per_s
         return peak * self.mfu / six_nd(self.decoding.shape.parameters().total, 1)
 
     @property
     def training_usd(self) -> float:
-        """Money for 10^6 tokens of training."""
+        """USD for 10^6 tokens of training."""
         return usd_per_million_tokens(self.trained_per_s, self.decoding.tp, self.gpu_hour_usd)
 
     @property
     def generating_usd(self) -> float:
-        """Money for 10^6 generated tokens, reading the prompt not counted."""
+        """USD for 10^6 generated tokens, without prefill."""
         rate = self.decoding.tokens_per_s
         return usd_per_million_tokens(rate, self.decoding.tp, self.gpu_hour_usd)
 
 
 class HourPrice(NamedTuple):
-    """USD for one GPU for an hour, as `source` gave it on `date`."""
+    """USD per GPU-hour, according to `source` on `date`."""
 
     usd: float
     date: str
     source: str
 
     def explain(self) -> str:
-        """One line."""
+        """The price, its date and its source in one line."""
         return f"{self.usd:.2f} USD an hour ({self.date}, {self.source})"
 
 
@@ -212,24 +211,24 @@ def sharded_backward(
 ) -> list[Task]:
     """The tasks of a backward pass under FSDP, one of each kind for each layer, last layer first.
 
-    The four tasks are patterns; name, order and `after` are filled in. A layer is computed when it
-    has been gathered. Two gathers run ahead; then, for each layer, gradients are prepared (copied
-    into one buffer and divided; None: written there in the first place, as in YaFSDP), scattered,
-    and the next layer but one is gathered, since only two may be whole. Gathers and scatters share
-    a stream: collectives of one group run one after another.
+    The four tasks are templates; names, order and `after` are filled in. A layer is computed once
+    it is gathered. Two gathers run ahead; then, for each layer, gradients are prepared (copied into
+    one buffer and divided; None: written there directly, as in YaFSDP) and scattered, and the layer
+    after the next is gathered, since only two may be unsharded. Gathers and scatters share a
+    stream: collectives of one group run one after another.
     Source: Khrushchev 2024, "YaFSDP", Medium; Zhao et al. 2023, arXiv:2304.11277, section 3.3.
     Raises ValueError for no layers.
     """
     whole("layers", layers, most=_MOST_LAYERS)
     order = list(range(layers, 0, -1))
     tasks = [replace(gather, name=f"gather {layer}") for layer in order[:2]]
-    for place, layer in enumerate(order):
+    for index, layer in enumerate(order):
         after = (f"gather {layer}",)
         tasks.append(replace(backward, name=f"backward {layer}", after=after))
         after = (f"backward {layer}",)
         if prepare is not None:
             tasks.append(replace(prepare, name=f"prepare {layer}", after=after))
         tasks.append(replace(scatter, name=f"scatter {layer}", after=after))
-        if place + 2 < layers:
-            tasks.append(replace(gather, name=f"gather {order[place + 2]}"))
+        if index + 2 < layers:
+            tasks.append(replace(gather, name=f"gather {order[index + 2]}"))
     return tasks

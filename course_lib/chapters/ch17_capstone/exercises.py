@@ -86,7 +86,7 @@ def _waits_for(function: Any) -> None:
     expect_calls(function, cases, signature=_WAITS, rel=5e-3)
 
 
-# Lines of the plan for 70B, as they would read for 13B.
+# Lines of the plan for 70B, adapted to 13B.
 _LINES: dict[str, tuple[object, str]] = {
     "32 of the 512 cards have nothing to do": (
         True,
@@ -168,7 +168,7 @@ AUDIT_A = audit_exercise("17.4", _update_in_48_s)
 
 
 def _room(model: str, per_parameter: int) -> float:
-    """Bytes of a Titan RTX that are left for activations; CUDA takes 1 GiB."""
+    """Bytes of a Titan RTX left for activations, after model states and 1 GiB of CUDA."""
     return CARD_BYTES - GIB - per_parameter * MODELS[model].parameters().total
 
 
@@ -212,7 +212,7 @@ AUDIT_B = audit_exercise("17.5", _twice_the_batch)
 
 @cache
 def _give_way() -> Audit:
-    """A backward pass of 10 layers; in its middle each layer takes as long as the one before."""
+    """A backward pass of 10 layers, in a steady state around the middle."""
     tasks = sharded_backward(
         10,
         backward=Task("backward", "computing", 10e-3, {"processor": 1.0}, weight=9),
@@ -320,7 +320,7 @@ _DEARER = 1.25
 
 @cache
 def _larger_memory(training: str) -> tuple[str, float]:
-    """What the planner makes of 141 GB in place of 80, and by which factor a step is faster."""
+    """What the planner gains from 141 GB instead of 80, and the speedup factor of a step."""
     model, nodes, batch, sequence = _TRAININGS[training]
     old, new = (
         planner.plan(
@@ -355,7 +355,7 @@ def _memory(answer: Any) -> None:
 
 
 def _built(hidden: int = 64, batch: int = 8, pieces: int = 2, dp: int = 2) -> tuple[int, ...]:
-    """Bytes that rank 0 hands to tp's all-reduces, to pp's messages and to dp's all-reduces."""
+    """Bytes that rank 0 passes to tp's all-reduces, pp's messages and dp's all-reduces."""
     shape = TransformerShape(4, hidden, 4, 4 * hidden, 128, context=16)
     layout = Layout(dp=dp, tp=2, pp=2, micro_batch=batch // (dp * pieces), accumulation=pieces)
     recipe = Recipe("fp32", "fp32", master_copy=False)
@@ -367,7 +367,7 @@ def _built(hidden: int = 64, batch: int = 8, pieces: int = 2, dp: int = 2) -> tu
 
 
 def _changes() -> dict[str, tuple[object, str]]:
-    """Which axis hands over at least twice the bytes after a change."""
+    """For each change, the axis whose bytes at least double, and why."""
     cases = {
         "16 sequences in an update, in 4 pieces": (
             _built(batch=16, pieces=4),

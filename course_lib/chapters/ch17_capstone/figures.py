@@ -1,4 +1,4 @@
-"""Figures of chapter 17, beside those of the library."""
+"""Figures of chapter 17, in addition to those of the library."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,19 @@ from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
 from course_lib.theory.inputs.units import format_count, format_duration, format_number
 
 # --- audited ------------------------------------------------------------------------------------
-# The claims of an audit: what is said, what its own terms give, and what is found.
+# The claims of an audit: the value said, the value on the claim's own terms, the value found.
 
 
-_TOP, _CLAIM = 46.0, 47.0  # of the first claim; from one to the next
+_TOP, _CLAIM = 46.0, 47.0  # top of the first claim; height of a claim
 _LEFT, _RIGHT = 262.0, WIDTH_PT - 16
-_OUTER, _INNER = 11.0, 6.0  # the marks of "own terms" and of "found"
-_MOST_POWER = 2.9  # no tick is at the very end
+_OUTER, _INNER = 11.0, 6.0  # sizes of the marks of "own terms" and "found"
+_MOST_POWER = 2.9  # below 3, so that no tick is at the very end
 
 
 def audited(audit: Audit, title: str) -> Drawing:
-    """One line for each claim, with what is said in the middle, on one scale of factors.
+    """One line per claim on a common scale of factors, with the value said in the middle.
 
-    The pale box is what counts as the same number. A 0 that is not said is at the left end.
+    The pale box is the range that counts as the same number. A factor of 0 is at the left end.
     """
     axis, bottom = _axis(audit.claims), _TOP + _CLAIM * len(audit.claims) + 8
     claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
@@ -38,21 +38,21 @@ def audited(audit: Audit, title: str) -> Drawing:
     words = "upright: said, with what counts as the same; hollow: on its own terms; full: found"
     drawing.write(0, 34, words, 9, colour=style.GREY)
     frame = Frame(drawing, axis, axis, _LEFT, _TOP, _RIGHT, bottom)
-    for place, claim in enumerate(audit.claims):
-        top = _TOP + _CLAIM * place
-        drawing.write(0, top + 9, f"{place + 1}. {claim.words}", bold=True, size=9)
+    for index, claim in enumerate(audit.claims):
+        top = _TOP + _CLAIM * index
+        drawing.write(0, top + 9, f"{index + 1}. {claim.words}", bold=True, size=9)
         colour = style.INK if claim.verdict == VERDICTS[True, True] else style.WARNING_TEXT
         drawing.write(WIDTH_PT, top + 9, claim.verdict, 9, "right", colour)
         drawing.write(0, top + 22, _numbers(claim), size=9)
         _line(frame, claim, top + 19)
         drawing.write(0, top + 35, claim.because, size=9, colour=style.GREY)
     for factor in axis.ticks:
-        drawing.write(frame.x(factor), bottom, _told(factor), 9, "center", style.GREY)
+        drawing.write(frame.x(factor), bottom, _factor_text(factor), 9, "center", style.GREY)
     return drawing
 
 
 def _line(frame: Frame, claim: Claim, y: float) -> None:
-    """The scale of one claim with its three marks, around the height `y`."""
+    """Draw the scale of one claim with its three marks at height `y`."""
     drawing = frame.drawing
     low, high, found = (
         frame.x(max(factor, 1e-9))  # 0 lies at the left end
@@ -73,22 +73,24 @@ def _line(frame: Frame, claim: Claim, y: float) -> None:
 
 
 def _factor(claim: Claim, value: float) -> float:
-    """`value` over what is said; 0 over 0 is the same number."""
+    """`value` over the value said; 1 if both are 0."""
     return value / claim.said if claim.said else float(value == claim.said)
 
 
 def _axis(claims: Sequence[Claim]) -> Axis:
-    """Powers of ten on either side of "as said"; half a one, and powers of two, for small gaps."""
+    """A log axis around factor 1 with ticks at powers of ten, or at 1/2, 1 and 2 for small gaps."""
     values = [(claim, claim.found) for claim in claims]
     values += [(claim, claim.own_terms) for claim in claims if claim.own_terms is not None]
     factors = [_factor(claim, value) for claim, value in values]
     widest = max((abs(math.log10(factor)) for factor in factors if factor > 0), default=0.0)
     power = min(max(0.5, 1.1 * widest), _MOST_POWER)
     tens = [10.0**tick for tick in range(-int(power), int(power) + 1)]
-    return Axis(tens if power >= 1 else [0.5, 1.0, 2.0], _told, "", True, (10**-power, 10**power))
+    return Axis(
+        tens if power >= 1 else [0.5, 1.0, 2.0], _factor_text, "", True, (10**-power, 10**power)
+    )
 
 
-def _told(factor: float) -> str:
+def _factor_text(factor: float) -> str:
     if factor > 1:
         return f"× {factor:,.0f}"
     return "as said" if factor > 0.99 else f"÷ {1 / factor:,.0f}"
@@ -105,24 +107,24 @@ def _text(value: float) -> str:
 
 
 # --- economics ----------------------------------------------------------------------------------
-# What a million tokens cost on each card, trained and generated.
+# The cost of a million tokens on each GPU, trained and generated.
 
 
 def token_costs(
     costs: Mapping[str, Mapping[str, float]], title: str = "a million tokens"
 ) -> Drawing:
-    """{"H100": {"training": 0.6, "generating": 2.0}}, in USD for a million tokens, on one scale."""
+    """Bars of USD per million tokens, from {"H100": {"training": 0.6, "generating": 2.0}}."""
     kinds = list(dict.fromkeys(kind for cost in costs.values() for kind in cost))
     looks = dict(zip(kinds, style.SERIES, strict=False))
     return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD a million", looks)
 
 
 # --- paid time ----------------------------------------------------------------------------------
-# What became of the arithmetic that was paid for: hours across, speed upwards.
+# How the paid computing time was used: hours across, speed upwards.
 
 
 def paid_time(audit: RunAudit) -> Drawing:
-    """The hours of a run times the peak as one large box, and in it the part that 6·N·D counts."""
+    """The paid hours of a run times the peak as a box, split into what 6·N·D counts and losses."""
     run, step = audit.run, audit.step.flop_per_s
     peak, counted = run.peak_flop_per_s, step * audit.useful
     product = f"{audit.hfu:.1%} · {audit.useful:.1%} · {audit.kept:.1%} = {run.mfu:.1%}"
@@ -157,13 +159,13 @@ def paid_time(audit: RunAudit) -> Drawing:
 
 
 # --- sharing ------------------------------------------------------------------------------------
-# Streams that share a processor: one row a stream, one box a task, as high as it is fast.
+# Streams that share a processor: a row per stream, a box per task, whose height is its speed.
 
 
 def shared_rates(charts: Mapping[str, SharedTimeline]) -> Drawing:
-    """One chart under another on one scale: {"alone": timeline, "sharing": timeline}.
+    """Timelines one below another, from {"alone": timeline, "sharing": timeline}.
 
-    A box as high as its row runs at full speed, half as high at half speed, so a box's area is its
+    A box has the full height of its row at full speed and half at half speed, so its area is its
     work. The first word of a task's name is its kind.
     """
     blocks: list[Block] = []
@@ -193,7 +195,7 @@ def _levels(run: SharedTimeline, stream: str, head: str) -> Levels:
 
 
 def _streams(run: SharedTimeline) -> list[str]:
-    """That with most work first, as profiles have it: what it waits for is below."""
+    """The streams sorted by work, most first, as in profiles."""
     work: dict[str, float] = {}
     for task in run.tasks:
         work[task.stream] = work.get(task.stream, 0) + task.alone_s
@@ -201,10 +203,10 @@ def _streams(run: SharedTimeline) -> list[str]:
 
 
 # --- families -----------------------------------------------------------------------------------
-# What each family of parallelism holds, cuts and sends.
+# What each family of parallelism stores, splits and sends.
 
 
-# By name: what is cut, what moves, and whether the network must add.
+# By name: what is split, what is sent, and whether the network must add it up.
 _FAMILIES = {
     "data": ("the batch", "gradients", "added up"),
     "pipeline": ("the stack of layers", "activations", "passed on"),
@@ -214,19 +216,19 @@ _FAMILIES = {
 
 
 def families(sent_bytes: Mapping[str, int] | None = None) -> Drawing:
-    """Three GPUs under data, pipeline, tensor and expert parallelism: what each holds.
+    """The part of a model on each of three GPUs: data, pipeline, tensor and expert parallelism.
 
-    `sent_bytes`: by family, what one GPU handed to the network; then the figure also says whether
-    the network must add it up.
+    `sent_bytes`: by family, the bytes that one GPU passed to the network; with it the figure also
+    says whether the network must add them up.
     """
     blocks: list[dict[str, dict[str, Cell]]]
     blocks = [{f"layer {layer + 1}": {} for layer in range(3)} for _ in range(2)]
     said = []
     for number, (name, (cut, moves, how)) in enumerate(_FAMILIES.items()):
-        told = f"{moves}, {how}: {sent_bytes[name]:,} bytes" if sent_bytes else f"moves {moves}"
-        said.append(f"{name} parallelism cuts {cut}; {told}")
+        sent = f"{moves}, {how}: {sent_bytes[name]:,} bytes" if sent_bytes else f"moves {moves}"
+        said.append(f"{name} parallelism cuts {cut}; {sent}")
         for gpu in range(3):
-            column = f"{name}: cuts {cut}\n{told}\nGPU {gpu}"
+            column = f"{name}: cuts {cut}\n{sent}\nGPU {gpu}"
             for layer, row in enumerate(blocks[number // 2].values()):
                 row[column] = _held(name, gpu, layer)
     title = "One model of 3 layers on 3 GPUs: filled is what a GPU holds"
@@ -235,7 +237,7 @@ def families(sent_bytes: Mapping[str, int] | None = None) -> Drawing:
 
 
 def _held(family: str, gpu: int, layer: int) -> Cell:
-    """The part of a layer that a GPU holds; attention, which all have, above one of the experts."""
+    """The part of a layer on a GPU; for experts, attention (on every GPU) above one of them."""
     if family == "tensor":
         return Cell("", {gpu: "weights"}, 3)
     if family == "expert":

@@ -1,4 +1,4 @@
-"""Panels of chapter 17, beside those of the library."""
+"""Panels of chapter 17."""
 
 from course_lib.chapters.ch17_capstone import figures
 from course_lib.chapters.ch17_capstone.costs import (
@@ -15,13 +15,13 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
 
 # --- give way -----------------------------------------------------------------------------------
-# The panel of chapter 17: small kernels that give way, and what waits for them in the end.
+# Small kernels that yield to large ones, and what finally waits for them.
 
 
 # The case of section 17.4: eight layers of LLaMA-2 70B, 4096 tokens, on an A100.
 _LAYERS = 8
 _MULTIPROCESSORS = 108  # of an A100
-_HELD = 100.0  # a collective's blocks stay where they are until it ends
+_HELD = 100.0  # weight of a collective, whose blocks keep their multiprocessors until it ends
 _SMALL_MS = {f"{ms:g}": ms for ms in (1, 2, 3, 3.4, 4, 5, 7, 10, 20)}
 _WEIGHTS = {f"1 / {part}": 1 / part for part in (100, 50, 20, 10, 5, 2, 1)}
 
@@ -34,10 +34,10 @@ def give_way(
     weight: float = listed("their weight", 1 / 20, _WEIGHTS),
     multiprocessors: int = whole("message SMs", 20, 0, 64),
 ) -> View:
-    """Sliders for `sharded_backward`, whose shared timeline is the panel's result.
+    """Panel of `sharded_backward`; its result is the shared timeline.
 
-    `weight`: that of a small kernel against 1 of a large one. `multiprocessors`: those that a
-    collective takes, of 108. Raises ValueError for starting values that are not offered.
+    `weight`: weight of a small kernel, if that of a large one is 1. `multiprocessors`: how many of
+    108 a collective occupies. Raises ValueError for starting values that are not offered.
     """
     backward = Task("backward", "computing", backward_ms / 1000, {"processor": 1.0})
     part = {"processor": multiprocessors / _MULTIPROCESSORS, "link": 1.0}
@@ -65,7 +65,7 @@ def _rows(run: SharedTimeline, without: SharedTimeline) -> Rows:
 
 
 # --- token cost ---------------------------------------------------------------------------------
-# The panel of chapter 17: what a million tokens cost, trained and generated, on one card.
+# The cost of a million tokens, trained and generated, on one kind of GPU.
 
 
 _CARDS = ("H100-SXM", "H200-SXM", "RTX4090", "A100-SXM-80GB", "B200-SXM", "L40S", "MI300X")
@@ -83,10 +83,10 @@ def token_cost(
     context: int = powers_of_two("tokens before", 4096, 128, 32768),
     mfu_percent: int = whole("MFU", 40, 1, 70, "%"),
 ) -> View:
-    """Controls for a node of eight cards; the result is its `TokenCost`.
+    """Panel of the cost of tokens on a node of eight GPUs; its result is a `TokenCost`.
 
-    `cents`: the price of a card for an hour. `mfu_percent`: what training reaches, which is yours
-    to know. Raises ValueError for starting values that are not offered.
+    `cents`: the price of a GPU-hour. `mfu_percent`: the MFU of training, an assumption of yours.
+    Raises ValueError for starting values that are not offered.
     """
     one = Decoding(MODELS[model], ACCELERATORS[card], tp=_GPUS, batch=batch, context=context)
     cost = TokenCost(one, cents / 100, mfu_percent / 100)

@@ -1,7 +1,7 @@
 """Processes that share one core: how much longer each takes than alone.
 
-The clock is not the wall's: it counts only seconds that the core gave to one
-of these processes, so other programs on the machine do not matter.
+Time is not wall-clock time: only seconds in which the core ran one of these
+processes count, so other programs on the machine do not matter.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 
-# Time and the processor's seconds that this process has had, again and again.
+# Logs (wall-clock time, processor seconds used so far) until its work is done.
 _WORKER = """
 import json, os, sys, time
 core, nice, work_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
@@ -33,15 +33,15 @@ Log = list[tuple[float, float]]
 
 
 def can_share() -> bool:
-    """Whether processes can be bound to one core here: on Linux."""
+    """Whether processes can be pinned to one core; only on Linux."""
     return hasattr(os, "sched_setaffinity")
 
 
 def slowdowns(work_s: Sequence[float], nice: Sequence[int]) -> list[float]:
-    """Time of each process, all together on one core, over its time alone.
+    """Slowdown of each process when all share one core: time over time alone.
 
-    `work_s`: processor seconds that each needs. `nice` 0 to 19: how much each
-    gives way. Raises ValueError for lists of different lengths.
+    `work_s`: processor seconds that each needs. `nice`: its niceness, 0 to 19.
+    Raises ValueError for empty lists or lists of different lengths.
     """
     if len(work_s) != len(nice) or not work_s:
         raise ValueError(
@@ -54,7 +54,7 @@ def slowdowns(work_s: Sequence[float], nice: Sequence[int]) -> list[float]:
 
 
 def _run(arguments: list[list[str]]) -> list[Log]:
-    """The logs of all workers, started together."""
+    """Run one worker per list of arguments, all at the same time; their logs."""
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", _WORKER, *words],
@@ -79,16 +79,16 @@ def _run(arguments: list[list[str]]) -> list[Log]:
 
 
 def _clock(logs: list[Log], time: float) -> float:
-    """Seconds that the core had given to all of them by then."""
+    """Processor seconds that all workers together had used by `time`."""
     return sum(_had(log, time) for log in logs)
 
 
 def _had(log: Log, time: float) -> float:
-    """The same for one, between two entries of its log in proportion."""
+    """Processor seconds of one worker by `time`, interpolated in its log."""
     if time <= log[0][0]:
         return log[0][1]
     if time >= log[-1][0]:
         return log[-1][1]
-    place = bisect_right([when for when, _ in log], time)
-    (before, had), (after, has) = log[place - 1], log[place]
-    return had + (has - had) * (time - before) / (after - before)
+    index = bisect_right([when for when, _ in log], time)
+    (before, used), (after, used_after) = log[index - 1], log[index]
+    return used + (used_after - used) * (time - before) / (after - before)

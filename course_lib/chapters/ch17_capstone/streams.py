@@ -1,8 +1,8 @@
 """Streams that share a processor: while several tasks run at once, each gets a part of it.
 
-A task says how long it takes alone and how much of each resource it uses then. Where the running
-tasks want more than there is, they slow down: that is weighted max-min fairness, the rule by which
-networks and operating systems share as well.
+A task has the time that it takes alone and the part of each resource that it uses then. When the
+running tasks need more than there is, they slow down by weighted max-min fairness, the rule by
+which networks and operating systems share as well.
 Source: Bertsekas and Gallager 1992, "Data Networks", section 6.5.2.
 """
 
@@ -15,17 +15,17 @@ from course_lib.checked import Text, check_public
 from course_lib.validation import choice, listed, number
 
 _MOST_TASKS = 500
-_DONE = 1e-9  # of a task's work: what is left to rounding
+_DONE = 1e-9  # fraction of a task's work that may be left due to rounding
 
 
 @dataclass(frozen=True)
 class Task:
-    """`alone_s` seconds of work in a stream, and the part of each resource that it uses alone.
+    """A task in a stream that takes `alone_s` seconds alone, and the resources that it uses.
 
-    `demands` {"processor": 0.9}: nine tenths while it runs at full speed. `weight`: how strongly it
-    is preferred where there is not enough; a GPU hands out its multiprocessors block by block, so a
-    kernel of many blocks has a large weight. It starts when the task before it in its stream and
-    all tasks of `after` have ended (events, in CUDA's words).
+    `demands` {"processor": 0.9}: it uses nine tenths at full speed. `weight`: its priority when a
+    resource is short; a GPU assigns multiprocessors block by block, so a kernel of many blocks has
+    a large weight. It starts when the task before it in its stream and all tasks of `after` have
+    ended (CUDA's events).
     """
 
     name: Text
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in which a task runs at one rate: 1 alone, 0.5 at half speed."""
+    """An interval in which a task runs at a constant rate: 1 is its speed alone, 0.5 half of it."""
 
     task: str
     stream: str
@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True)
 class SharedTimeline:
-    """What ran when, and how fast; `ideal_s` is the end if nothing were shared."""
+    """When and how fast each task ran; `ideal_s` is the end time if nothing were shared."""
 
     tasks: tuple[Task, ...]
     spans: tuple[Span, ...]
@@ -62,36 +62,36 @@ class SharedTimeline:
 
     @property
     def total_s(self) -> float:
-        """When the last task has ended."""
+        """End of the last task, in seconds."""
         return max(span.end_s for span in self.spans)
 
     @property
     def serial_s(self) -> float:
-        """All tasks one after another: the sum of their times alone."""
+        """Seconds of all tasks one after another: the sum of their times alone."""
         return sum(task.alone_s for task in self.tasks)
 
     def start_s(self, name: str) -> float:
-        """When a task starts."""
+        """Start time of a task, in seconds."""
         return min(span.start_s for span in self._of(name))
 
     def end_s(self, name: str) -> float:
-        """When a task ends."""
+        """End time of a task, in seconds."""
         return max(span.end_s for span in self._of(name))
 
     def slowdown(self, name: str) -> float:
-        """Its time over its time alone, 1 where nobody is in its way."""
+        """Time of a task over its time alone; 1 if it never had to share."""
         choice("task", name, [task.name for task in self.tasks])
         alone_s = next(task.alone_s for task in self.tasks if task.name == name)
         return (self.end_s(name) - self.start_s(name)) / alone_s
 
     def waits_s(self, stream: str) -> float:
-        """Time until the end of everything in which a stream has nothing to do, or must wait."""
+        """Seconds before `total_s` in which no task of the stream runs."""
         choice("stream", stream, {span.stream for span in self.spans})
         busy_s = sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
         return max(0.0, self.total_s - busy_s)
 
     def explain(self) -> str:
-        """One line per task: when, and how much slower than alone; then the totals."""
+        """One line per task: its start, end and slowdown; then the totals."""
         lines = [
             f"{task.name:<22}{task.stream:<16}{1000 * self.start_s(task.name):9.2f} to "
             f"{1000 * self.end_s(task.name):9.2f} ms, {self.slowdown(task.name):5.2f} times alone"
@@ -109,10 +109,10 @@ class SharedTimeline:
 
 
 def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
-    """Run `tasks`, each stream in the order given, with resources shared by `rates`.
+    """Simulate `tasks`, each stream in the order given, with resources shared by `rates`.
 
-    Raises ValueError for no tasks, two of one name, and tasks that wait for each other or for one
-    that does not exist.
+    Raises ValueError for no tasks, duplicate names, and tasks that wait for each other or for a
+    task that does not exist.
     """
     listed("tasks", len(tasks), "leave some out", most=_MOST_TASKS)
     if not tasks:
@@ -128,67 +128,67 @@ def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
 
 
 def rates(tasks: Sequence[Task]) -> list[float]:
-    """How fast each of some tasks runs while all of them run: 1 is its speed alone.
+    """The rate of each task while all of them run at once; 1 is its speed alone.
 
-    All rates grow together, in proportion to the weights, until a task runs at full speed or one of
-    its resources is used up; the others go on growing.
+    All rates grow together, in proportion to the weights. A task stops growing at full speed, or
+    when one of its resources is used up; the others go on growing.
     """
     listed("tasks", len(tasks), "leave some out", most=_MOST_TASKS)
-    found = [0.0] * len(tasks)
+    speeds = [0.0] * len(tasks)
     growing = set(range(len(tasks)))
     used = {resource: 0.0 for task in tasks for resource in task.demands}
     while growing:
-        wanted = {
-            resource: sum(tasks[it].weight * tasks[it].demands.get(resource, 0) for it in growing)
+        growth = {
+            resource: sum(tasks[i].weight * tasks[i].demands.get(resource, 0) for i in growing)
             for resource in used
         }
-        steps = [(1 - found[it]) / tasks[it].weight for it in growing]
-        steps += [(1 - used[its]) / part for its, part in wanted.items() if part > 0]
+        steps = [(1 - speeds[i]) / tasks[i].weight for i in growing]
+        steps += [(1 - used[name]) / part for name, part in growth.items() if part > 0]
         step = max(0.0, min(steps))
-        for it in growing:
-            found[it] += step * tasks[it].weight
-        for resource, part in wanted.items():
+        for i in growing:
+            speeds[i] += step * tasks[i].weight
+        for resource, part in growth.items():
             used[resource] += step * part
         full = {resource for resource, part in used.items() if part > 1 - 1e-12}
         growing = {
-            it
-            for it in growing
-            if found[it] < 1 - 1e-12
-            and not any(part > 0 and its in full for its, part in tasks[it].demands.items())
+            i
+            for i in growing
+            if speeds[i] < 1 - 1e-12
+            and not any(part > 0 and name in full for name, part in tasks[i].demands.items())
         }
-    return found
+    return speeds
 
 
 def _run(tasks: Sequence[Task], shared: bool) -> list[Span]:
-    """The spans of all tasks: between two ends of tasks no rate changes."""
-    left = {task.name: task.alone_s for task in tasks}
+    """The spans of all tasks; rates change only when a task ends."""
+    remaining = {task.name: task.alone_s for task in tasks}
     spans: list[Span] = []
     now = 0.0
-    while left:
-        running = _startable(tasks, left)
+    while remaining:
+        running = _startable(tasks, remaining)
         if not running:
-            waiting = ", ".join(left)
+            waiting = ", ".join(remaining)
             raise ValueError(
                 f"tasks {waiting} wait for each other: nothing can start, change after"
             )
         speeds = rates(running) if shared else [1.0] * len(running)
-        step = min(left[it.name] / speed for it, speed in zip(running, speeds, strict=True))
+        step = min(remaining[it.name] / speed for it, speed in zip(running, speeds, strict=True))
         for task, speed in zip(running, speeds, strict=True):
             spans.append(Span(task.name, task.stream, now, now + step, speed))
-            left[task.name] -= step * speed
-            if left[task.name] <= _DONE * task.alone_s:
-                del left[task.name]
+            remaining[task.name] -= step * speed
+            if remaining[task.name] <= _DONE * task.alone_s:
+                del remaining[task.name]
         now += step
     return spans
 
 
-def _startable(tasks: Sequence[Task], left: Collection[str]) -> list[Task]:
-    """The first unfinished task of each stream, if what it waits for has ended."""
+def _startable(tasks: Sequence[Task], remaining: Collection[str]) -> list[Task]:
+    """The first unfinished task of each stream, unless it waits for an unfinished task."""
     first: dict[str, Task] = {}
     for task in tasks:
-        if task.name in left:
+        if task.name in remaining:
             first.setdefault(task.stream, task)
-    return [task for task in first.values() if not any(name in left for name in task.after)]
+    return [task for task in first.values() if not any(name in remaining for name in task.after)]
 
 
 check_public(globals())

@@ -37,20 +37,20 @@ from course_lib.checking.helpers import described
 
 _launcher = later("course_lib.scratch.launcher")
 _PORT = 29_123
-_CODE = 3  # with which a rank fails
-_WAIT_S = 2.0  # of a rank for the others, who have started as well
-_SLEEP_S = 4.0  # of a rank that nobody ends
-_SOON_S = 3.0  # within which a launcher on a busy machine has ended it
+_CODE = 3  # exit code of a rank that fails
+_WAIT_S = 2.0  # how long a rank waits for the others to start
+_SLEEP_S = 4.0  # how long a rank runs if nothing ends it
+_SOON_S = 3.0  # time limit for ending a rank, generous for a busy machine
 _GRACE_S = 0.4
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_INHERITED = "COURSE_INHERITED"  # a variable of the launcher's own
+_INHERITED = "COURSE_INHERITED"  # a variable that ranks must inherit from the launcher
 _ELSEWHERE = {"node": 1, "nodes": 2, "address": "10.0.0.1"}
 _ALONE = [Here(ranks=1)]
 # (local_rank, local_ranks, node, nodes): one node, and the first and last of several.
 _PLACES = ((0, 2, 0, 1), (1, 2, 0, 1), (1, 4, 0, 3), (3, 4, 2, 3), (0, 1, 1, 2))
 
-# What a rank does in a check: it writes down what it was told, waits for the others, and does what
-# is said of its number in the third argument. Without torch it starts in a moment.
+# The program of a rank in a check: it writes its environment variables to a file, waits for the
+# others, and behaves as the third argument says for its rank. Without torch it starts fast.
 _RANK = """
 import json, os, signal, sys, time
 folder, ranks, kinds, names = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5]
@@ -92,8 +92,8 @@ def _command(folder: str, ranks: int, kinds: str) -> list[str]:
     return [*program, str(_WAIT_S), str(_SLEEP_S)]
 
 
-def _told(folder: str) -> list[dict[str, str | None]]:
-    """What the ranks were told, in the order of their RANK."""
+def _received(folder: str) -> list[dict[str, str | None]]:
+    """The environment variables that the ranks received, sorted by RANK."""
     told = [json.loads(path.read_text()) for path in (launch_folder() / folder).glob("told*")]
     return sorted(told, key=lambda one: str(one["RANK"]))
 
@@ -103,16 +103,16 @@ def _count(folder: str, what: str) -> int:
 
 
 def _alive(folder: str) -> int:
-    """How many of the ranks that wrote down what they were told are still there."""
-    found = 0
+    """The number of ranks that have started and are still running."""
+    count = 0
     for path in (launch_folder() / folder).glob("told*"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(path.name.removeprefix("told")), 0)
-            found += 1
-    return found
+            count += 1
+    return count
 
 
-# --- what a rank is told ----------------------------------------------------------------------
+# --- the environment of a rank ----------------------------------------------------------------
 
 
 def _environment(parts: SimpleNamespace) -> Rows:
@@ -120,13 +120,15 @@ def _environment(parts: SimpleNamespace) -> Rows:
         more = {} if nodes == 1 else {"node": node, "nodes": nodes, "address": "10.0.0.1"}
         given = parts.rank_environment(local_rank, local_ranks, _PORT, **more)
         where = f"local rank {local_rank} of {local_ranks}, node {node} of {nodes}"
-        _expect_told(given, where, local_rank, local_ranks, **more)
+        _expect_variables(given, where, local_rank, local_ranks, **more)
     return ()
 
 
-def _expect_told(given: Any, where: str, local_rank: int, local_ranks: int, **more: Any) -> None:
-    right = _launcher.rank_environment(local_rank, local_ranks, _PORT, **more)
-    expect_alike(given, right, where, _MEANT)
+def _expect_variables(
+    given: Any, where: str, local_rank: int, local_ranks: int, **more: Any
+) -> None:
+    expected = _launcher.rank_environment(local_rank, local_ranks, _PORT, **more)
+    expect_alike(given, expected, where, _MEANT)
 
 
 _MEANT = {
@@ -143,46 +145,46 @@ _MEANT = {
 
 
 def _starts(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
-    """On one rank: three processes that wait for each other; one of another node; free ports."""
+    """Run on one rank: launch 3 processes that wait for each other, 1 of node 1, and free ports."""
     os.environ[_INHERITED] = "yes"
     before, launch_ranks, said = dict(os.environ), parts.launch_ranks, launch_folder() / "said"
     command = tuple(_command("three", 3, "ends late late"))
     with _output_to(said):
         codes = _plain(launch_ranks(command, 3, _PORT))
     changed = sorted(name for name, _ in set(os.environ.items()) ^ set(before.items()))
-    found = {"codes": codes, "told": _told("three"), "changed": changed}
+    found = {"codes": codes, "told": _received("three"), "changed": changed}
     found["said"] = said.read_text().count("said")
     if changed or (isinstance(codes, list) and any(codes)):
         return found
     launch_ranks(_command("other", 1, "ends"), 1, _PORT, **_ELSEWHERE)
-    found["other told"] = _told("other")
+    found["other told"] = _received("other")
     launch_ranks(_command("ports", 2, "ends"), 2)
-    found["ports"] = [str(told["MASTER_PORT"]) for told in _told("ports")]
+    found["ports"] = [str(told["MASTER_PORT"]) for told in _received("ports")]
     with socket.socket() as taken, contextlib.suppress(ValueError, OverflowError, OSError):
         taken.bind(("127.0.0.1", int(found["ports"][0])))
         taken.listen()
         launch_ranks(_command("again", 1, "ends"), 1)
-        found["ports again"] = [str(told["MASTER_PORT"]) for told in _told("again")]
+        found["ports again"] = [str(told["MASTER_PORT"]) for told in _received("again")]
     return found
 
 
 @contextlib.contextmanager
 def _output_to(file: Path) -> Iterator[None]:
-    """What this process and those that it starts print goes to the file."""
-    kept = os.dup(1)
-    with file.open("wb") as there:
-        os.dup2(there.fileno(), 1)
+    """Redirect the standard output of this process and its children to `file`."""
+    stdout = os.dup(1)
+    with file.open("wb") as target:
+        os.dup2(target.fileno(), 1)
         try:
             yield
         finally:
-            os.dup2(kept, 1)
-            os.close(kept)
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
 def _expect_started(found: dict[str, Any], _: Place) -> Rows:
-    told, codes, changed = found["told"], found["codes"], found["changed"]
-    many = f"launch_ranks(command, 3) starts {len(told)} processes, expected 3"
-    yield Never(len(told) != 3, many)
+    variables, codes, changed = found["told"], found["codes"], found["changed"]
+    many = f"launch_ranks(command, 3) starts {len(variables)} processes, expected 3"
+    yield Never(len(variables) != 3, many)
     yield _expect_codes(codes, 3)
     yield Never(
         75 in codes,
@@ -190,13 +192,13 @@ def _expect_started(found: dict[str, Any], _: Place) -> Rows:
         "before you wait for one",
     )
     same = "two ranks are told the same RANK: each needs an environment of its own"
-    yield Never(len({one["RANK"] for one in told}) < 3, same)
+    yield Never(len({one["RANK"] for one in variables}) < 3, same)
     what = "three ranks that all end well, rank 0 before the others, have the exit codes"
     yield Never(any(codes), f"{what} {codes}, expected {[0, 0, 0]}")
     nothing = "a rank has nothing of the launcher's own environment, such as PATH"
-    yield Never(None in {one[_INHERITED] for one in told}, nothing)
-    for number, one in enumerate(told):
-        _expect_told(one, f"launch_ranks(…, 3), rank {number}", number, 3)
+    yield Never(None in {one[_INHERITED] for one in variables}, nothing)
+    for number, one in enumerate(variables):
+        _expect_variables(one, f"launch_ranks(…, 3), rank {number}", number, 3)
     silent = "what the ranks print does not come out where the launcher prints"
     yield Never(found["said"] != 3, silent)
     yield Never(
@@ -205,7 +207,7 @@ def _expect_started(found: dict[str, Any], _: Place) -> Rows:
         "each rank needs a copy, and a second launch would inherit what the first one left",
     )
     (one,) = found["other told"] or [{}]
-    _expect_told(one, "launch_ranks(…, 1, node=1, nodes=2)", 0, 1, **_ELSEWHERE)
+    _expect_variables(one, "launch_ranks(…, 1, node=1, nodes=2)", 0, 1, **_ELSEWHERE)
     ports, alone = found["ports"], "launch_ranks without a port"
     no_number = f"{alone}: MASTER_PORT is no number; free_port() has one that is"
     yield Never(not all(port.isdigit() for port in ports), no_number)
@@ -215,7 +217,7 @@ def _expect_started(found: dict[str, Any], _: Place) -> Rows:
 
 
 def _plain(given: Any) -> Any:
-    """Exit codes, or in words what else it is: processes cannot leave a rank."""
+    """Exit codes as they are, anything else as a text: process objects cannot be sent."""
     numbers = isinstance(given, list) and all(isinstance(code, int) for code in given)
     return given if numbers or given is None else described(given)
 
@@ -234,12 +236,12 @@ _ENDED = ("ends", "stubborn", "polite", "stubborn", "stubborn")
 
 
 def _ends(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
-    """On one rank: what is left where ranks are told to end, and which signals did that."""
+    """Run on one rank: call end_ranks, and record which ranks survive and which signals it sent."""
     ranks = [subprocess.Popen(_command("ended", len(_ENDED), kind)) for kind in _ENDED]
-    while len(_told("ended")) < len(_ENDED):
+    while len(_received("ended")) < len(_ENDED):
         time.sleep(0.01)
     ranks[0].wait()
-    sent: list[tuple[int, float]] = []  # each signal, and when
+    sent: list[tuple[int, float]] = []  # each signal and its time
 
     def heard(event: str, args: Any) -> None:
         if event in ("os.kill", "os.killpg"):
@@ -258,7 +260,7 @@ def _ends(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
 
 
 def _fails(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
-    """On one rank: what is left where a rank fails, where one is killed, and after Ctrl-C."""
+    """Run on one rank: which ranks survive a failure, a killed rank, and Ctrl-C."""
     found: dict[str, Any] = {}
     for name, kinds in (("failed", "polite fails polite"), ("killed", "ends sleeps killed")):
         start_s = time.monotonic()
@@ -272,14 +274,14 @@ def _fails(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
 
 
 def _interrupted(launch_ranks: Any) -> bool:
-    """Whether Ctrl-C, pressed as soon as both ranks are there, comes out of the launcher."""
+    """Whether launch_ranks raises KeyboardInterrupt after Ctrl-C, sent once both ranks run."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    this = threading.get_ident()
+    thread = threading.get_ident()
 
     def press() -> None:
         while _count("interrupted", "told") < 2:
             time.sleep(0.01)
-        signal.pthread_kill(this, signal.SIGINT)
+        signal.pthread_kill(thread, signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
     try:
@@ -317,7 +319,7 @@ def _expect_failed(found: dict[str, Any], _: Place) -> Rows:
 
 
 def _expect_ended(found: dict[str, Any], _: Place) -> Rows:
-    """All have ended, were asked first, all at once, and had one grace together."""
+    """Check that all ranks ended: SIGTERM to all first, then SIGKILL after one common grace."""
     running = found["running"]
     stubborn = "end_ranks: a rank that ignores SIGTERM still runs when the grace is over"
     yield Never({*running} == {"stubborn"}, stubborn)
@@ -332,7 +334,7 @@ def _expect_ended(found: dict[str, Any], _: Place) -> Rows:
     asked = [when for number, when in found["sent"] if number == signal.SIGTERM]
     killed = [when for number, when in found["sent"] if number == signal.SIGKILL]
     if not asked or not killed:
-        return  # sent in another way, which cannot be followed
+        return  # signals were sent in a way that the audit hook does not see
     late = len(asked) > 3 and asked[3] > min(killed[0], asked[0] + 0.8 * _GRACE_S)
     yield Never(late, "end_ranks waits for one rank before it asks the next: ask all of them first")
     early = killed[0] < asked[0] + 0.9 * _GRACE_S
@@ -356,28 +358,28 @@ def _expect_over(found: tuple[Any, float, int, int], what: str) -> Rows:
 
 
 def _joins(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
-    """On a rank, outside any group: in by `setup`, a sum, out by `cleanup`."""
+    """Run on each rank without a group: `setup`, an all-reduce, `cleanup`."""
     rank, ranks, port = dist.get_rank(), dist.get_world_size(), [_launcher.free_port()]
     dist.broadcast_object_list(port)
     dist.destroy_process_group()
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*port)}
-    os.environ.update(told)
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*port)}
+    os.environ.update(rendezvous)
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name)  # `setup` has them as arguments
     parts.setup(rank, ranks)
-    with socket.socket() as trial:
-        met = trial.connect_ex(("127.0.0.1", *port)) == 0
+    with socket.socket() as probe:
+        reachable = probe.connect_ex(("127.0.0.1", *port)) == 0
     found = {
         "joined": dist.is_initialized(),
-        "met": met,
-        "changed": [name for name, value in told.items() if os.environ.get(name) != value],
+        "met": reachable,
+        "changed": [name for name, value in rendezvous.items() if os.environ.get(name) != value],
     }
     if found["joined"]:
         total = torch.tensor(rank + 1.0)
         dist.all_reduce(total)
         found |= {"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": float(total)}
         found["collected"] = _unused_model(dist.is_initialized)
-        gc.disable()  # only a call collects it
+        gc.disable()  # so that only an explicit gc.collect() frees the model
         parts.cleanup()
         gc.enable()
         found["left"] = not dist.is_initialized()
@@ -385,10 +387,10 @@ def _joins(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
 
 
 def _unused_model(state: Any) -> list[Any]:
-    """Something that nobody uses, in a circle; the list gets the state at the moment it goes."""
-    found: list[Any] = []
-    weakref.finalize(type("Model", (), {}), lambda: found.append(state()))  # a class is a circle
-    return found
+    """Create garbage in a reference cycle; when it is collected, the list gets `state()`."""
+    states: list[Any] = []
+    weakref.finalize(type("Model", (), {}), lambda: states.append(state()))  # a class is a cycle
+    return states
 
 
 def _expect_joined(found: dict[str, Any], place: Place) -> Rows:

@@ -33,15 +33,15 @@ from course_lib.launch.job import STORE_VARIABLE
 
 _files = later("course_lib.scratch.recovery")
 _LAYOUT = {"weight": [5, 3, 2], "bias": [7]}
-_TOTAL = 37  # columns: no number of ranks divides them
-_OTHER_MODEL = {"weight": [3, 5, 2], "bias": [7]}  # of as many columns
+_TOTAL = 37  # columns; a prime, which no number of ranks divides
+_OTHER_MODEL = {"weight": [3, 5, 2], "bias": [7]}  # with the same number of columns
 _LATE_S = 0.5  # how long a shard is held back, to see whether the manifest waits for it
 
 
 class _Done(NamedTuple):
-    """What was done with a file of the folder: "read", "write", "remove", "rename" or "sync".
+    """An operation on a file of the folder: "read", "write", "remove", "rename" or "sync".
 
-    `size`: bytes of a file that is renamed or synced; complete checkpoints when one is removed.
+    `size`: bytes of a renamed or synced file; for a removal, the number of complete checkpoints.
     """
 
     what: str
@@ -53,33 +53,33 @@ class _Done(NamedTuple):
 def _watched(
     folder: str | Path, before_rename: Callable[[str], None] = lambda _: None
 ) -> list[_Done]:
-    """Gets what this rank does with the files of a folder from now on, for as long as it lives."""
-    done, there = list[_Done](), os.path.abspath(folder)
+    """A list that grows with every operation of this process on the files of `folder`."""
+    done, root = list[_Done](), os.path.abspath(folder)
 
     def heard(event: str, args: tuple[Any, ...]) -> None:
-        """An audit hook: Python calls it for each file that is opened, renamed or removed."""
+        """The audit hook, which Python calls for each file that is opened, renamed or removed."""
         kinds = {"open": "read", "os.rename": "rename"}
         kinds |= dict.fromkeys(("os.remove", "shutil.rmtree"), "remove")
         if event not in kinds or not isinstance(args[0], str | bytes | os.PathLike):
             return
         what, paths = kinds[event], args[: 2 if event == "os.rename" else 1]
         *source, path = (os.path.abspath(os.fsdecode(path)) for path in paths)
-        if not path.startswith(there):
+        if not path.startswith(root):
             return
-        name, size = os.path.relpath(path, there), 0
+        name, size = os.path.relpath(path, root), 0
         if what == "read":
             flags = args[2] if isinstance(args[2], int) else 0
             changes = set(args[1] or "") & set("wax+") or flags & os.O_ACCMODE
             what = "write" if changes else what
         elif what == "remove":
-            size = len(list(Path(there).rglob("manifest.json")))
+            size = len(list(Path(root).rglob("manifest.json")))
         else:
             size = os.path.getsize(source[0]) if os.path.isfile(source[0]) else 0
-        done.append(_Done(what, name, size, *(os.path.relpath(one, there) for one in source)))
+        done.append(_Done(what, name, size, *(os.path.relpath(one, root) for one in source)))
         if what == "rename":
             before_rename(os.path.basename(name))
 
-    def noting(real: Callable[[Any], None]) -> Callable[[Any], None]:
+    def recording(real: Callable[[Any], None]) -> Callable[[Any], None]:
         def sync(descriptor: Any) -> None:
             done.append(_Done("sync", "", os.fstat(descriptor).st_size))
             real(descriptor)
@@ -89,7 +89,7 @@ def _watched(
     sys.addaudithook(heard)
     for name in ("fsync", "fdatasync"):
         if hasattr(os, name):
-            setattr(os, name, noting(getattr(os, name)))
+            setattr(os, name, recording(getattr(os, name)))
     return done
 
 
@@ -98,7 +98,7 @@ def _names(done: list[_Done], *what: str) -> list[str]:
 
 
 def launch_folder() -> Path:
-    """That of this launch, which goes with it."""
+    """The temporary folder of this launch, which is removed at its end."""
     return Path(os.environ[STORE_VARIABLE]).parent
 
 
@@ -122,7 +122,7 @@ def _writes(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
 
 
 def _expect_whole(found: dict[str, Any], _: Place) -> Rows:
-    """Each file has its data, and came to be by one rename of what was on the disk."""
+    """Check that each file has its data, and was created by one rename of a synced file."""
     same, done, name = found["same"], found["done"], found["name"]
     call = "write_whole(path, data)"
     yield Never(same[0] is None, f"{call}: there is no file at `path` afterwards")
@@ -182,7 +182,7 @@ def _columns(ranks: int) -> list[tuple[int, int]]:
 
 
 def _state(step: int = 4) -> Any:
-    """(3, 37): what all ranks hold together."""
+    """The state of all ranks together, shape (3, 37)."""
     return torch.arange(3.0 * _TOTAL).view(3, _TOTAL) / 7 + step
 
 
@@ -199,20 +199,20 @@ _MEANT = {"bytes": "expected the size of its file", "crc32": "expected that of i
 
 @dataclass(frozen=True)
 class _Saved(Here):
-    """What is saved, and how many checkpoints are kept."""
+    """A case of save_shard: the steps that are saved, and how many checkpoints are kept."""
 
     steps: tuple[int, ...]
     keep: int
 
 
 def _saves(parts: SimpleNamespace, case: _Saved, group: Any) -> dict[str, Any]:
-    """What a rank does; in the first checkpoint of all ranks some files come late."""
+    """Run save_shard on each rank; in the first checkpoint some files are delayed on purpose."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    folder = launch_folder() / f"of{ranks}" / "run"  # it is not there yet
+    folder = launch_folder() / f"of{ranks}" / "run"  # does not exist yet
     manifest, early = folder / "step-00000004" / "manifest.json", list[str]()
 
     def late(target: str) -> None:
-        """Hold the shards of ranks after 0 back, and the manifest a little."""
+        """Delay the shards of ranks above 0, and the manifest for half as long."""
         until_s = time.monotonic() + _LATE_S
         while target.endswith(".shard") and rank and time.monotonic() < until_s:
             if manifest.exists():
@@ -224,17 +224,17 @@ def _saves(parts: SimpleNamespace, case: _Saved, group: Any) -> dict[str, Any]:
     late_ones = [] if case.in_group else [late]
     done = _watched(folder, lambda target: late_ones[0](target) if late_ones else None)
     start, stop = _columns(ranks)[rank]
-    there, returned = [], []
+    manifest_exists, returned = [], []
     for step in case.steps:
         shard, path = _state(step)[:, start:stop], folder / f"step-{step:08d}"
         given = parts.save_shard(folder, step, shard, _LAYOUT, group, keep=case.keep)
         returned += [described(given)] if given != path else []
-        there.append((path / manifest.name).exists())
+        manifest_exists.append((path / manifest.name).exists())
         late_ones.clear()
     dist.barrier(group)
     return {
         "early": early,
-        "there": there,
+        "there": manifest_exists,
         "returned": returned,
         "in place": [os.path.basename(name) for name in _names(done, "write")],
         "named": [os.path.basename(name) for name in _names(done, "rename")],
@@ -247,7 +247,7 @@ def _saves(parts: SimpleNamespace, case: _Saved, group: Any) -> dict[str, Any]:
 
 
 def _expect_saved(found: dict[str, Any], place: Place) -> Rows:
-    """What a rank has done; then, on the first one, what is on the disk after it."""
+    """Check what each rank did, and on rank 0 the files on the disk afterwards."""
     (rank, ranks, case, _), named, direct = place, found["named"], found["in place"]
     who = f"rank {rank} of {f'a group of {ranks} ranks' if case.in_group else ranks}"
     yield Never(
@@ -282,7 +282,7 @@ def _expect_saved(found: dict[str, Any], place: Place) -> Rows:
 
 
 def _on_the_disk(folder: dict[str, dict[str, bytes]], case: _Saved, ranks: int) -> Rows:
-    """The files of a checkpoint hold the state, and the manifest says what they are."""
+    """Check that the checkpoint's files hold the state and that the manifest describes them."""
     by = f"a group of {ranks} ranks" if case.in_group else f"{ranks} ranks"
     kept = sorted(name for name, files in folder.items() if "manifest.json" in files)
     steps = [f"step-{step:08d}" for step in case.steps[-case.keep :]]
@@ -300,8 +300,8 @@ def _on_the_disk(folder: dict[str, dict[str, bytes]], case: _Saved, ranks: int) 
     except ValueError:
         raise Wrong(f"{by}: manifest.json is no JSON") from None
     shards = _entries([files[f"rank{rank}.shard"] for rank in range(ranks)])
-    right = {"step": step, "layout": _LAYOUT, "shards": shards}
-    expect_alike(manifest, right, f"{by}: the manifest", _MEANT)
+    expected = {"step": step, "layout": _LAYOUT, "shards": shards}
+    expect_alike(manifest, expected, f"{by}: the manifest", _MEANT)
 
 
 def _unlike(data: bytes, shard: Any) -> str:
@@ -317,9 +317,9 @@ def _unlike(data: bytes, shard: Any) -> str:
 
 @dataclass(frozen=True)
 class _Load(Here):
-    """A checkpoint that `writers` ranks have saved, what is wrong with it, how it is loaded.
+    """A case of load_shard: a checkpoint saved by `writers` ranks, its damage, how it is loaded.
 
-    `refused`: what it means, in words, if the learner's function loads it.
+    `refused`: for a checkpoint that must be rejected, the message if the learner's code loads it.
     """
 
     writers: int
@@ -332,11 +332,11 @@ class _Load(Here):
 
     @property
     def step(self) -> int:
-        """Each has another one."""
+        """The step of the checkpoint, different for each number of writers."""
         return 4 + self.writers
 
     def write(self) -> Path:
-        """The files, as so many ranks would have saved them, in a folder of this rank."""
+        """Write the files of `writers` ranks into a new folder of this rank; returns its path."""
         path = write_checkpoint(_state(), self.step, _LAYOUT, _columns(self.writers))
         if self.damaged is not None:
             shard = path / f"rank{self.damaged}.shard"
@@ -348,7 +348,7 @@ class _Load(Here):
 
 
 def write_checkpoint(state: Any, step: int, layout: Any, cuts: Sequence[tuple[int, int]]) -> Path:
-    """A checkpoint of shards with these columns."""
+    """Write a checkpoint of the columns `cuts` of `state`, one shard each; returns its path."""
     path = Path(tempfile.mkdtemp(dir=launch_folder())) / f"step-{step:08d}"
     path.mkdir()
     shards = [_bytes(state[:, start:stop]) for start, stop in cuts]
@@ -397,7 +397,7 @@ _OTHER = [
 
 
 def _loads(parts: SimpleNamespace, case: _Load, group: Any) -> tuple[Any, set[str]]:
-    """What a rank loads, and which shards it reads for that."""
+    """Run load_shard on each rank; returns its result, or the error, and the shards it read."""
     path = case.write()
     done = _watched(path)
     try:
@@ -430,8 +430,8 @@ def _expect_loaded(found: tuple[Any, set[str]], place: Place) -> Rows:
     wants = f"{what}: load_shard wants (step, shard), got {described(result)}"
     yield Never(not isinstance(result, tuple) or len(result) != 2, wants)
     step, shard = result
-    told = f"{what}: the step is {described(step)}, expected the manifest's {case.step}"
-    yield Never(step != case.step or not isinstance(step, int), told)
+    wrong_step = f"{what}: the step is {described(step)}, expected the manifest's {case.step}"
+    yield Never(step != case.step or not isinstance(step, int), wrong_step)
     parts = [_state()[:, first:last] for first, last in _columns(ranks)]
     others = {f"the shard of rank {n}": each for n, each in enumerate(parts) if n != rank}
     yield Must(f"{what}: the shard", shard, parts[rank], others)
@@ -440,13 +440,13 @@ def _expect_loaded(found: tuple[Any, set[str]], place: Place) -> Rows:
 
 
 def _reshard(parts: SimpleNamespace) -> Callable[[], object]:
-    """A checkpoint of a million parameters that 3 ranks saved."""
-    own = later("course_lib.chapters.ch15_launchers_and_recovery.builds.reshard")
+    """The race: load a checkpoint of a million parameters that 3 ranks saved."""
+    module = later("course_lib.chapters.ch15_launchers_and_recovery.builds.reshard")
     layout, cuts = (
         {"weight": [1000, 1000]},
         [(10**6 * n // 3, 10**6 * (n + 1) // 3) for n in range(3)],
     )
-    folder = own.write_checkpoint(torch.ones(3, 10**6), 4, layout, cuts)
+    folder = module.write_checkpoint(torch.ones(3, 10**6), 4, layout, cuts)
     dist.barrier()
     return lambda: parts.load_shard(folder, layout)
 

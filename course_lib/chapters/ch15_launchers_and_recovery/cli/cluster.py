@@ -11,7 +11,7 @@ ABOUT = "a Slurm of two nodes on this machine: up, status, down, and the loss of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What to do with it."""
+    """Add the action, `--node` and `--json`."""
     about = (
         "up: start it, or the nodes that are down; status: its nodes and jobs; down: end it and "
         "its jobs; kill: pull the plug of a node; requeue: lose a node while a job trains, and "
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Do it and say what there is now; status is 1 where the cluster is down."""
+    """Run the action and describe the result; `status` exits with 1 if the cluster is down."""
     return ACTIONS[arguments.action](arguments)
 
 
@@ -68,9 +68,9 @@ def _status(_: argparse.Namespace) -> Answer:
 def _down(_: argparse.Namespace) -> Answer:
     from course_lib.chapters.ch15_launchers_and_recovery import cluster
 
-    there = cluster.down()
+    existed = cluster.down()
     ended = "the cluster is down: unset SLURM_CONF where you have set it"
-    return Answer(ended if there else "there was no cluster", {"ended": there})
+    return Answer(ended if existed else "there was no cluster", {"ended": existed})
 
 
 def _kill(arguments: argparse.Namespace) -> Answer:

@@ -42,7 +42,7 @@ _RECIPE: Options = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """A model, how it is trained, how it is spread, and which rank is rehearsed."""
+    """Add the options of the model, the rank, the layout, the recipe and the GPU."""
     inputs.add_model(parser)
     add(
         parser,
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """The table of the rank; exit code 1 if a byte is not explained or the rank does not fit."""
+    """Rehearse the rank; exit code 1 if a byte is not explained or the rank does not fit."""
     from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import rehearse
     from course_lib.theory.inputs.job import Job
 
@@ -67,15 +67,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     result = rehearse(job, arguments.rank or 0)
     text = f"{model.name}, sequences of {length:,} tokens\n{model.notes}{result.report()}"
     data = {**inputs.data(model, job), "rank": result.rank, **result.data()}
-    well = result.explained
+    ok = result.explained
     if chip is not None:
         sentence, data["fit"] = _fit(result, chip)
-        text, well = f"{text}\n{sentence}", well and data["fit"]["fits"]
-    return Answer(text, data, code=0 if well else 1)
+        text, ok = f"{text}\n{sentence}", ok and data["fit"]["fits"]
+    return Answer(text, data, code=0 if ok else 1)
 
 
 def _fit(result: "Rehearsal", chip: "Accelerator") -> tuple[str, dict[str, Any]]:
-    """Whether what is kept as rehearsed fits, with all else as the theory says."""
+    """Whether the rehearsed states plus the predicted activations and buffers fit `chip`."""
     from course_lib.theory.inputs.units import format_bytes
     from course_lib.theory.memory.peak import gpu_memory
     from course_lib.theory.planner.space import MARGIN
@@ -93,7 +93,7 @@ def _fit(result: "Rehearsal", chip: "Accelerator") -> tuple[str, dict[str, Any]]
 
 
 def _layout(arguments: argparse.Namespace) -> "Layout":
-    """ZeRO-3 over dp, which is what `fully_shard` does."""
+    """The layout asked for: ZeRO-3 over dp, which is what `fully_shard` does."""
     from course_lib.theory.inputs.layout import Layout
 
     asked = given(arguments, _LAYOUT)
@@ -102,7 +102,7 @@ def _layout(arguments: argparse.Namespace) -> "Layout":
 
 
 def _recipe(arguments: argparse.Namespace) -> "Recipe":
-    """What `MixedPrecisionPolicy` and torch's optimizers can do."""
+    """The recipe asked for, within what `MixedPrecisionPolicy` and torch's optimizers support."""
     from course_lib.theory.inputs.recipe import Recipe
 
     asked = {"parameters": "fp32", "compute": "bf16", **given(arguments, _RECIPE)}

@@ -1,14 +1,14 @@
-"""A Slurm of two nodes on this one machine, for learners and tests. Needs no root.
+"""A two-node Slurm cluster on this machine, for learners and tests. Needs no root.
 
     cluster.up()                          # stays until cluster.down(); also `course cluster up`
-    with cluster.running() as slurm:      # one of its own, gone at the end of the block
+    with cluster.running() as slurm:      # a temporary cluster, removed at the end of the block
         slurm.run(["sbatch", "--test-only", script])
 
     up ── starts ──> keeper ──> munged, slurmctld, and a process for each of n1 and n2
-                     (ends all that they started, however it tried to get away)
+                     (a supervisor: kills all their descendants, including daemonized ones)
 
-A node is a process that adopts what its slurmd starts: killing it and all below it is pulling the
-plug of the machine. Everything lies in one folder, which only its owner may enter.
+A node is a process that adopts the orphans of its slurmd: killing it and its descendants simulates
+a power failure of the machine. All files are in one folder, which only its owner may enter.
 """
 
 from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import obstacle

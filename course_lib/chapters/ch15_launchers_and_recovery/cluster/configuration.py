@@ -1,4 +1,4 @@
-"""Whether this machine can have a Slurm at all."""
+"""Configuration of the Slurm cluster: its prerequisites, its folder and its slurm.conf."""
 
 import getpass
 import os
@@ -17,7 +17,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 
 
 def obstacle() -> str | None:
-    """Why this machine cannot have the cluster, in one sentence; None if it can."""
+    """One sentence that says why the cluster cannot run on this machine; None if it can."""
     if sys.platform != "linux":
         return (
             f"Slurm's daemons are built for Linux and this is {sys.platform}: use a Linux machine"
@@ -29,18 +29,18 @@ def obstacle() -> str | None:
 
 
 def program(name: str) -> str | None:
-    """The full path of a program, administrators' folders included; None if there is none."""
+    """The full path of a program, searched in PATH and the sbin folders; None if not found."""
     return shutil.which(name, path=search_path())
 
 
-MARK = "COURSE_CLUSTER"  # in the environment of each daemon: the folder that it belongs to
+MARK = "COURSE_CLUSTER"  # environment variable of each daemon: the folder of its cluster
 # A socket's path has at most 107 bytes on Linux, and the longest of ours is
 # FOLDER/spool/n1/n1_1000000.4294967295.
 _MOST = 70
 
 
 class Folder:
-    """The paths in it. Raises Problem for a path that is too long for Unix sockets."""
+    """A cluster's folder and the paths in it. Raises Problem if it is too long for Unix sockets."""
 
     def __init__(self, path: Path) -> None:
         if len(os.fsencode(path)) > _MOST:
@@ -49,16 +49,16 @@ class Folder:
                 f"a folder of at most {_MOST - len('/cluster')} letters"
             )
         self.path = path
-        self.configuration = path / "slurm.conf"  # what SLURM_CONF names
-        self.keeper = path / "keeper.pid"  # the id of the process that keeps the daemons
-        self.key = path / "munge.key"  # by which daemons and their user recognise each other
+        self.configuration = path / "slurm.conf"  # the value of SLURM_CONF
+        self.keeper = path / "keeper.pid"  # pid of the keeper, the daemons' supervisor
+        self.key = path / "munge.key"  # by which daemons and clients authenticate each other
         self.socket = path / "munge.socket"  # where munged listens
-        self.log = path / "log"  # what each daemon says, a file each
-        self.state = path / "state"  # where slurmctld remembers the jobs
-        self.spool = path / "spool"  # where slurmd keeps the scripts of running jobs
+        self.log = path / "log"  # the output of each daemon, one file each
+        self.state = path / "state"  # where slurmctld saves the jobs
+        self.spool = path / "spool"  # where slurmd stores the scripts of running jobs
 
     def make(self) -> None:
-        """Create it, empty, for its owner alone. Raises Problem where that is not allowed."""
+        """Create the folder, private to its owner. Raises Problem if that fails."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for path in (self.path, self.log, self.state, self.spool):
@@ -71,14 +71,14 @@ class Folder:
 
 
 def learners() -> Folder:
-    """Where `course cluster up` keeps its cluster."""
+    """The folder of the cluster that `course cluster up` starts."""
     return Folder((home() / "cluster").absolute())
 
 
 NODES = ("n1", "n2")
-CPUS = 2  # of each node; Slurm counts them, the machine need not have them
-# Nodes that exist only here, as large as those of a real cluster: `sbatch --test-only` says whether
-# a script would start on them. A job that is really submitted there would wait forever.
+CPUS = 2  # per node, as configured; the machine need not have them
+# Nodes that exist only in slurm.conf, as large as those of a real cluster: `sbatch --test-only`
+# says whether a script would start on them. A job submitted to them would wait forever.
 PAPER = "paper"
 _PAPER_NODES = f"{PAPER}[1-2048]"
 _PAPER_NODE = "CPUs=128 RealMemory=2000000 Gres=gpu:8"
@@ -86,15 +86,15 @@ _LOOPBACK = "127.0.0.1"
 
 
 def write(folder: Folder) -> None:
-    """Write the configuration and a new key, which only their owner may read."""
+    """Write slurm.conf and a new munge key, readable only by their owner."""
     _write_private(folder.key, secrets.token_bytes(128))
     _write_private(folder.configuration, text(folder, *free_ports(3)).encode())
 
 
 def text(folder: Folder, *ports: int) -> str:
-    """slurm.conf for these ports: slurmctld's, and one of each node."""
+    """The content of slurm.conf for these ports: slurmctld's, then one per node."""
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
-    controller, *of_nodes = ports
+    controller, *node_ports = ports
     options = {
         "ClusterName": "course",
         "SlurmctldHost": f"{host}({_LOOPBACK})",
@@ -112,14 +112,14 @@ def text(folder: Folder, *ports: int) -> str:
         "SlurmdPidFile": folder.path / "slurmd-%n.pid",
         "SlurmdLogFile": folder.log / "slurmd-%n.log",
         "SlurmdSpoolDir": folder.spool / "%n",
-        # Believe what is written here about the nodes, not what they find.
+        # Use the node sizes configured here, not those that slurmd detects.
         "SlurmdParameters": "config_overrides",
         # Control groups would need root.
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",
-        # Nobody keeps accounts, and no MPI is set up.
+        # No accounting, and no MPI.
         "JobAcctGatherType": "jobacct_gather/none",
         "AccountingStorageType": "accounting_storage/none",
         "SwitchType": "switch/none",
@@ -132,11 +132,11 @@ def text(folder: Folder, *ports: int) -> str:
         "KillWait": 2,
     }
     lines = [f"{name}={value}" for name, value in options.items()]
-    for node, port in zip(NODES, of_nodes, strict=True):
+    for node, port in zip(NODES, node_ports, strict=True):
         where = f"NodeHostname={host} NodeAddr={_LOOPBACK} Port={port}"
         lines.append(f"NodeName={node} {where} CPUs={CPUS} RealMemory=4000 State=UNKNOWN")
     lines.append(f"PartitionName=debug Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE")
-    # To Slurm they are machines in a cloud that are off and could be switched on.
+    # The paper nodes are cloud nodes to Slurm: powered off, but able to resume.
     lines += [
         "GresTypes=gpu",
         "SuspendProgram=/bin/true",
@@ -150,9 +150,10 @@ def text(folder: Folder, *ports: int) -> str:
 
 
 def _where_to_listen() -> dict[str, str]:
-    """What the host's name points to, if that is this machine alone; else Slurm's default.
+    """slurm.conf options that restrict the daemons to the loopback interface.
 
-    That is every network, where the key protects the daemons.
+    They are empty if the host's name does not resolve to it. The daemons then listen on every
+    network, Slurm's default, protected by the munge key.
     """
     if not on_loopback():
         return {}
@@ -160,7 +161,7 @@ def _where_to_listen() -> dict[str, str]:
 
 
 def on_loopback() -> bool:
-    """Whether this machine's own name points to this machine alone."""
+    """Whether this machine's host name resolves to a loopback address."""
     try:
         return socket.gethostbyname(socket.gethostname()).startswith("127.")
     except OSError:
@@ -168,11 +169,11 @@ def on_loopback() -> bool:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports of the loopback interface on which nobody listens."""
-    with_sockets = [socket.create_server((_LOOPBACK, 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in with_sockets]
-    for each in with_sockets:
-        each.close()
+    """`number` free ports of the loopback interface."""
+    sockets = [socket.create_server((_LOOPBACK, 0)) for _ in range(number)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
     return ports
 
 

@@ -1,11 +1,11 @@
-"""The processes that keep a cluster: one starts all daemons, and each node has one of its own.
+"""The supervisor processes of a cluster: the keeper, which starts all daemons, and one per node.
 
     python -m course_lib.chapters.ch15_launchers_and_recovery.cluster.keeper FOLDER stay|follow
     python -m course_lib.chapters.ch15_launchers_and_recovery.cluster.keeper FOLDER n1
 
-The keeper ends all that its daemons started. SIGTERM ends the cluster, SIGUSR1 starts the nodes
-that are down. One that follows also ends with its standard input: a test's cluster ends with the
-test, however that ends. A node is the parent of its slurmd, and of all that its jobs start.
+The keeper ends all descendants of its daemons. SIGTERM stops the cluster, SIGUSR1 starts the nodes
+that are down. In mode `follow` it also stops when its standard input is closed, so that a test's
+cluster never outlives the test. A node is the parent of its slurmd, and adopts its jobs' orphans.
 """
 
 import os
@@ -28,18 +28,18 @@ _POLL_S = 0.01
 
 
 def keep(folder: Folder, follows: bool) -> int:
-    """Keep the cluster until it is no longer wanted: 0, or 1 where a daemon gave up.
+    """Run the cluster until it is stopped; returns 0, or 1 if a daemon exited.
 
-    Then the folder stays, for its logs.
+    In the latter case the folder is kept, for its logs.
     """
     adopt_orphans()
     signals = listen_for(signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
     watched = [signals, sys.stdin.fileno()] if follows else [signals]
     try:
-        wanted = _Keeper(folder).keep(watched)
+        failed = _Keeper(folder).keep(watched)
     finally:
         end_all([])
-    if wanted:
+    if failed:
         return 1
     shutil.rmtree(folder.path, ignore_errors=True)
     return 0
@@ -49,7 +49,7 @@ class _Keeper:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         configuration = str(folder.configuration)
-        # --force: its folder may be closed to others, who have no business here.
+        # --force: munged otherwise rejects a folder that other users cannot enter.
         munged = [str(program("munged")), "--foreground", "--force", f"--socket={folder.socket}"]
         munged += [f"--key-file={folder.key}", f"--pid-file={folder.path / 'munged.pid'}"]
         munged += [f"--seed-file={folder.path / 'munged.seed'}", "--origin=127.0.0.1"]
@@ -70,9 +70,9 @@ class _Keeper:
                 self._running[name] = start(self._folder, name, [*node, name])
 
     def keep(self, watched: list[int]) -> bool:
-        """Return False when the cluster is no longer wanted, True when one of its daemons ended.
+        """Wait; return False when the cluster is stopped, True when one of its daemons exited.
 
-        A node that was killed counts as a machine without power, which the others survive.
+        A node ended by SIGKILL simulates a machine without power, which the cluster survives.
         """
         while True:
             ready = select.select(watched, [], [])[0]
@@ -96,7 +96,7 @@ def _ended(code: int) -> str:
 
 
 def be_node(folder: Folder, name: str) -> int:
-    """Be the node until its slurmd ends; returns slurmd's exit code."""
+    """Run slurmd as node `name` and reap orphans until it ends; returns slurmd's exit code."""
     adopt_orphans()
     signals = listen_for(signal.SIGCHLD)
     command = [str(program("slurmd")), "-D", "-f", str(folder.configuration), "-N", name]
@@ -108,7 +108,7 @@ def be_node(folder: Folder, name: str) -> int:
 
 
 def _reap(spare: int) -> None:
-    """Forget the children that have ended, but for one, which is waited for elsewhere."""
+    """Reap the children that have ended, except the pid `spare`, which is waited for elsewhere."""
     while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         if ended.si_pid == spare:
             return
@@ -116,7 +116,7 @@ def _reap(spare: int) -> None:
 
 
 def main(path: str, what: str) -> int:
-    """Keep a cluster, or be one of its nodes."""
+    """Run the keeper of the cluster in folder `path`, or its node named `what`."""
     folder = Folder(Path(path))
     return be_node(folder, what) if what in NODES else keep(folder, what == "follow")
 

@@ -1,4 +1,4 @@
-"""The cluster's beginning and its end."""
+"""Starting and stopping the cluster."""
 
 import contextlib
 import os
@@ -33,9 +33,10 @@ _POLL_S = 0.1
 
 
 def up() -> Slurm:
-    """The learner's cluster with both nodes ready; starts what is missing, cleans what is left.
+    """Return the learner's cluster with both nodes ready, after starting whatever is down.
 
-    Raises Problem where there can be none, and when it does not come up; nothing is left then.
+    Remains of a crash are cleaned up first. Raises Problem if Slurm is not available or does not
+    come up; a cluster that fails to start leaves nothing behind.
     """
     if reason := configuration.obstacle():
         raise Problem(reason)
@@ -52,32 +53,32 @@ def up() -> Slurm:
 
 
 def status() -> Slurm | None:
-    """The learner's cluster, or None where it is down."""
+    """The learner's cluster, or None if it is down."""
     slurm = Slurm(learners())
     return None if slurm.keeper() is None else slurm
 
 
 def down() -> bool:
-    """End the learner's cluster with its jobs; False where there was none.
+    """Stop the learner's cluster and its jobs; returns False if there was none.
 
-    What is left after a crash goes as well: no process and no folder remains.
+    Processes and folders left by a crash are removed as well.
     """
     folder = learners()
     with _alone(folder):
-        there = folder.path.exists()
+        existed = folder.path.exists()
         _end(folder)
-    return there
+    return existed
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Slurm]:
-    """A cluster of one's own beside the learner's: up inside, gone afterwards.
+    """Run a temporary cluster, separate from the learner's, for the length of the block.
 
-    Also when this process is killed. Raises the Problems of `up`.
+    It ends even if this process is killed. Raises the same Problems as `up`.
     """
     if reason := configuration.obstacle():
         raise Problem(reason)
-    # Not in TMPDIR, which may be too long a path for sockets.
+    # Not in TMPDIR, whose path may be too long for Unix sockets.
     folder = Folder(Path(f"/tmp/course_cluster_{secrets.token_hex(4)}"))
     keeper = _start(folder, follow=True)
     try:
@@ -89,7 +90,7 @@ def running() -> Iterator[Slurm]:
 
 @contextlib.contextmanager
 def _alone(folder: Folder) -> Iterator[None]:
-    """Inside, no other `up` or `down` of this user is at work; it waits for one that is."""
+    """Hold a lock that excludes any other `up` or `down` of this user; waits for it."""
     if not folder.path.parent.exists():
         yield
         return
@@ -97,7 +98,7 @@ def _alone(folder: Folder) -> Iterator[None]:
 
     descriptor = os.open(folder.path.parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems of a network have no locks
+        with contextlib.suppress(OSError):  # some network file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -105,13 +106,13 @@ def _alone(folder: Folder) -> Iterator[None]:
 
 
 def _start(folder: Folder, follow: bool) -> "subprocess.Popen[bytes]":
-    """Start the keeper, and return it when both nodes are ready; else nothing is left."""
+    """Start the keeper and return it once both nodes are ready; clean up if that fails."""
     folder.make()
     try:
         configuration.write(folder)
         mode = "follow" if follow else "stay"
         with open(folder.log / "keeper", "wb") as log:
-            # In a session of its own: neither Ctrl-C nor the end of a terminal is meant for it.
+            # A new session shields it from Ctrl-C and from the end of the terminal.
             keeper = subprocess.Popen(
                 [sys.executable, "-m", KEEPER, str(folder.path), mode],
                 env=environment(folder) | {MARK: str(folder.path)},
@@ -122,7 +123,7 @@ def _start(folder: Folder, follow: bool) -> "subprocess.Popen[bytes]":
             )
         folder.keeper.write_text(str(keeper.pid))
         _wait_until_ready(Slurm(folder), keeper)
-    except BaseException:  # an interrupt as well
+    except BaseException:  # including KeyboardInterrupt
         _end(folder)
         raise
     return keeper
@@ -143,7 +144,7 @@ def _wait_until_ready(slurm: Slurm, keeper: "subprocess.Popen[bytes] | None" = N
 
 
 def _last_words(folder: Folder) -> str:
-    """Which daemon ended, and why: the keeper's last line."""
+    """The keeper's last line of output, which says which daemon ended, and why."""
     said = last_line(folder.log / "keeper", "its keeper said nothing")
     if "Address already in use" in said:
         return f"another program took its port meanwhile: try again ({said})"
@@ -151,7 +152,7 @@ def _last_words(folder: Folder) -> str:
 
 
 def _end(folder: Folder) -> None:
-    """Have the keeper end everything; do it oneself where it is gone, or cannot."""
+    """Ask the keeper to stop the cluster, then kill whatever is left and remove the folder."""
     slurm, until_s = Slurm(folder), time.monotonic() + _END_S
     if keeper := slurm.keeper():
         os.kill(keeper, signal.SIGTERM)
@@ -161,7 +162,7 @@ def _end(folder: Folder) -> None:
 
 
 def _clean(folder: Folder) -> None:
-    """End what a crash has left, and remove the folder."""
+    """Kill all processes left of the cluster, and remove its folder."""
     until_s = time.monotonic() + _END_S
     while left := left_in(folder):
         if time.monotonic() > until_s:

@@ -28,10 +28,10 @@ def batch_script(
     *,
     python: str = sys.executable,
 ) -> str:
-    """What `sbatch` takes: torchrun on two nodes, and a job that resumes from `folder`.
+    """A script for `sbatch`: torchrun on two nodes, and a job that resumes from `folder`.
 
-    `steps` updates with a checkpoint after each `every`; `pause_s` of rest after each update leave
-    time to watch. `python`: what both nodes call it.
+    The job makes `steps` updates with a checkpoint after every `every`, and sleeps `pause_s` after
+    each update, so that it can be watched. `python`: the interpreter's path on both nodes.
     """
     python, where = shlex.quote(python), shlex.quote(str(folder))
     return f"""#!/bin/bash
@@ -64,19 +64,19 @@ srun {python} -m torch.distributed.run \\
 """
 
 
-_LIMIT_S = 180.0  # for each thing that is waited for; on an idle machine none takes 20 s
+_LIMIT_S = 180.0  # timeout of each wait; on an idle machine none takes 20 s
 _POLL_S = 0.1
-# Slurm 22.05 takes a start within a second of the requeue, or beside steps of the one before, for
-# that one: srun then says that SLURM_JOB_NUM_NODES conflicts with one node, or that the nodes are
-# busy, and the job never ends.
+# Slurm 22.05 confuses a start with the previous one if it comes within a second of the requeue, or
+# while steps of the previous one still run: srun then says that SLURM_JOB_NUM_NODES conflicts with
+# one node, or that the nodes are busy, and the job never ends.
 _SETTLE_S = 2.0
-_LAST_STEPS_S = 20.0  # those of other jobs do not end
+_LAST_STEPS_S = 20.0  # limited, since steps of other jobs may go on
 _ENDED = ("FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened, in one word and in several, `at_s` seconds after the job was submitted."""
+    """An event of a job, by kind and in words, `at_s` seconds after the submission."""
 
     at_s: float
     kind: str  # submitted, started, training, killed, requeued, back, released, …
@@ -88,17 +88,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Requeued:
-    """What became of a job that lost a node; `losses` are the last attempt's for each update."""
+    """Outcome of a job that lost a node; `losses` has each update's loss in its last attempt."""
 
     slurm: str  # its version
     node: str
     every: int  # updates between checkpoints
     lost_after: int  # updates done when the node died
-    resumed_after: int  # updates that the second attempt found saved
+    resumed_after: int  # updates in the checkpoint that the second attempt loaded
     events: list[Event]
     losses: list[float]
     losses_undisturbed: list[float]
-    recorded: str = ""  # when and where, for an earlier run
+    recorded: str = ""  # when and where it was recorded; empty for a live run
 
     @property
     def repeated(self) -> int:
@@ -111,7 +111,7 @@ class Requeued:
         return {event.kind: event.at_s for event in self.events}
 
     def verify(self) -> "Requeued":
-        """Return itself; AssertionError unless both jobs have the same losses, to the last bit."""
+        """Return self; raises AssertionError unless both jobs have bitwise equal losses."""
         if self.losses != self.losses_undisturbed:
             raise AssertionError(
                 f"the losses differ: {self.losses}, and undisturbed {self.losses_undisturbed}"
@@ -141,11 +141,11 @@ def requeue(
     pause_s: float = 0.2,
     tell: Callable[[Event], object] | None = None,
 ) -> Requeued:
-    """Submit the job, kill `node` after `kill_after` updates, and see Slurm and the job recover.
+    """Submit the job, kill `node` after `kill_after` updates, and watch Slurm and the job recover.
 
-    On the learner's cluster where it is up, else on one of its own. `pause_s` of rest after each
-    update let the node die in time; `tell` is called with each event as it happens. Raises Problem
-    where there is no Slurm, and when the job does not recover.
+    Uses the learner's cluster if it is up, else a temporary one. The job sleeps `pause_s` after
+    each update, so that the node dies in time; `tell` is called with each event as it happens.
+    Raises Problem if Slurm is not available or the job does not recover.
     """
 
     def on(slurm: Slurm) -> Requeued:
@@ -178,13 +178,13 @@ def requeue(
 
 
 def recorded() -> Requeued:
-    """An earlier run of `requeue`, for machines without Slurm."""
+    """Load the recorded result of `requeue`, for machines without Slurm."""
     run = json.loads(files("course_lib.data").joinpath("requeue.json").read_text("utf-8"))
     return Requeued(**run | {"events": [Event(**event) for event in run["events"]]}).verify()
 
 
 def _lose(job: "_Job", node: str, kill_after: int) -> None:
-    """Kill the node after so many updates, or one more that was under way."""
+    """Kill the node after `kill_after` updates; one more may have been under way."""
     job.happened("submitted", "the job is submitted")
     job.wait_for("RUNNING")
     job.happened("started", "Slurm starts it on n1 and n2")
@@ -197,7 +197,7 @@ def _lose(job: "_Job", node: str, kill_after: int) -> None:
 
 
 def _recover(job: "_Job", node: str) -> None:
-    """Bring the node back as soon as Slurm has missed it, and wait for the job's end."""
+    """Restart the node as soon as Slurm marks it as down, and wait for the job's end."""
     job.wait_for("PENDING")
     wait_s = job.seconds_until_start()
     job.happened(
@@ -219,7 +219,7 @@ def _recover(job: "_Job", node: str) -> None:
 
 
 def _settle(slurm: Slurm) -> None:
-    """Give the surviving node time to end its part of the job."""
+    """Wait until the surviving node has ended its job steps."""
     until_s = time.monotonic() + _LAST_STEPS_S
     while steps_in(slurm.folder) and time.monotonic() < until_s:
         time.sleep(_POLL_S)
@@ -228,7 +228,7 @@ def _settle(slurm: Slurm) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """A submitted job, its folder, and what has happened to it."""
+    """A submitted job, its folder, and its events so far."""
 
     slurm: Slurm
     folder: Path
@@ -246,7 +246,7 @@ class _Job:
         script: str,
         tell: Callable[[Event], object] | None = None,
     ) -> "Iterator[_Job]":
-        """Inside, the job is known to Slurm; it does not outlive an error."""
+        """Submit the job for the length of the block, and cancel it at the end."""
         folder.mkdir()
         (folder / "job.sh").write_text(script)
         submitted_s = time.time()
@@ -257,41 +257,41 @@ class _Job:
         try:
             yield job
         finally:
-            slurm.run(["scancel", str(job.number)])  # which a job that has ended ignores
+            slurm.run(["scancel", str(job.number)])  # no effect on a job that has ended
 
     def happened(self, kind: str, words: str) -> None:
-        """Note an event of this moment."""
+        """Record an event with the current time."""
         event = Event(round(time.time() - self.submitted_s, 2), kind, words)
         self.events.append(event)
         if self.tell:
             self.tell(event)
 
     def updates(self) -> list[dict[str, Any]]:
-        """What rank 0 has written about each update so far."""
+        """The records of updates.jsonl so far: attempt, step, loss and time_s of each update."""
         path = self.folder / "updates.jsonl"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def losses(self) -> list[float]:
-        """The loss of each update, the last attempt's where there were two."""
+        """The loss of each update, from its last attempt."""
         return list({update["step"]: update["loss"] for update in self.updates()}.values())
 
     def fields(self) -> dict[str, str]:
-        """What `scontrol show job` says."""
+        """The fields that `scontrol show job` prints, by name."""
         said = self.slurm.run(["scontrol", "show", "job", str(self.number)]).stdout
         return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
     def seconds_until_start(self) -> float:
-        """How long Slurm intends to wait."""
+        """Seconds until the StartTime that Slurm plans for the job."""
         at = datetime.fromisoformat(self.fields()["StartTime"])
         return (at - datetime.now()).total_seconds()
 
     def wait_for(self, state: str) -> None:
-        """Return when Slurm gives the job this state."""
+        """Wait until the job has this Slurm state. Raises the Problems of `wait`."""
         self.wait(lambda: self.fields().get("JobState") == state, f"the state {state}")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        """Return when it holds. Raises Problem if the job ends before, or after three minutes."""
+        """Wait until `condition()` holds. Raises Problem if the job ends first, or after 3 min."""
         until_s = time.monotonic() + _LIMIT_S
         while not condition():
             state = self.fields().get("JobState", "unknown to Slurm")

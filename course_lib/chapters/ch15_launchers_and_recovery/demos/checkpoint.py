@@ -45,10 +45,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Saver(ABC):
-    """Trains in shards on a group's ranks; all ranks of it call each method together.
+    """Sharded training on the ranks of a group; every method is collective.
 
-    A subclass also saves all that the next update needs, loads it and returns the number of updates
-    before it, and knows the bytes on disk by kind, counted and from the formula.
+    A subclass also has `save`, `load` (which returns the number of updates done), and `stored` and
+    `predicted_stored` (bytes on disk by kind, counted and from the formula).
     """
 
     name: str
@@ -57,7 +57,7 @@ class Saver(ABC):
         self.model, self.group = model, group
 
     def step(self, batch: Batch) -> float:
-        """One update on this group's ranks; returns the mean loss over the whole batch."""
+        """Run one update on this group's ranks; returns the mean loss over the whole batch."""
         rank, ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         share = loss_share(self.model, rows_of(batch, rank, ranks), batch)
         self.update(share)
@@ -65,13 +65,13 @@ class Saver(ABC):
 
     @abstractmethod
     def update(self, share: Tensor) -> None:
-        """Backward pass of this rank's share of the loss, and a step of the optimizer."""
+        """Run backward from this rank's share of the loss, and step the optimizer."""
 
 
 class Sharded(Saver):
-    """Each rank updates its columns of the flat weights, and keeps their two moments.
+    """Each rank updates its slice of the flat weights, and stores that slice's two moments.
 
-    `parts`: "mine" saves and loads by what the learner has built.
+    With `parts` "mine" the learner's own functions save and load.
     """
 
     name = "by hand"
@@ -87,7 +87,7 @@ class Sharded(Saver):
         self.optimizer = training.optimizer([self.mine])
 
     def update(self, share: Tensor) -> None:
-        """Sum all gradients, update this rank's columns, and spread them."""
+        """All-reduce the gradients, update this rank's slice, and gather all slices."""
         share.backward()
         gradient = flat_gradient(self.model)
         dist.all_reduce(gradient, group=self.group)
@@ -97,13 +97,13 @@ class Sharded(Saver):
         self.model.zero_grad()
 
     def save(self, folder: Path, step: int) -> None:
-        """Write the weights and moments of this rank's columns."""
+        """Write the weights and moments of this rank's slice, and the manifest."""
         moments = [self.optimizer.state[self.mine][name] for name in MOMENTS]
         shard = torch.stack([self.mine.detach(), *moments])  # (3, columns)
         mine.get("save_shard", self.parts)(folder, step, shard, self.layout, self.group)
 
     def load(self, folder: Path) -> int:
-        """Read the newest complete checkpoint, cut for this group's ranks."""
+        """Load the newest complete checkpoint, resharded for this group's ranks."""
         newest, load = recovery.newest(folder), mine.get("load_shard", self.parts)
         step, shard = load(newest, self.layout, self.group)
         weights, *moments = shard.to(self.mine.device)
@@ -114,7 +114,7 @@ class Sharded(Saver):
         return step
 
     def stored(self, folder: Path) -> dict[str, int]:
-        """Bytes of the shards' files."""
+        """Bytes of the shard files."""
         return {"shards": sum(file.stat().st_size for file in folder.rglob("*.shard"))}
 
     def predicted_stored(self, parameters: int) -> dict[str, int]:
@@ -122,7 +122,7 @@ class Sharded(Saver):
         return {"shards": checkpoint_bytes(parameters, FP32)}
 
     def _spread(self) -> None:
-        """Copy every rank's columns into every rank's model."""
+        """Gather the slices of all ranks into every rank's model."""
         total = sum(p.numel() for p in self.model.parameters())
         flat = self.mine.new_zeros(total)
         flat[self.start : self.stop] = self.mine.detach()
@@ -131,7 +131,7 @@ class Sharded(Saver):
 
 
 class Dcp(Saver):
-    """fully_shard, and torch.distributed.checkpoint."""
+    """Training with fully_shard, checkpoints with torch.distributed.checkpoint."""
 
     name = "torch.distributed.checkpoint"
 
@@ -145,19 +145,19 @@ class Dcp(Saver):
         self.optimizer = training.optimizer(self.model.parameters())
 
     def update(self, share: Tensor) -> None:
-        """Let fully_shard average the gradients, and update the shards."""
-        (share * dist.get_world_size(self.group)).backward()  # it averages over ranks
+        """Let fully_shard reduce the gradients, and update the shards."""
+        (share * dist.get_world_size(self.group)).backward()  # FSDP averages over ranks
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def save(self, folder: Path, step: int) -> None:
-        """Every rank writes its shards, rank 0 also the metadata."""
+        """Write this rank's shards; rank 0 also writes the metadata."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer, "step": step}
         save(state, checkpoint_id=folder, process_group=self.group)
 
     def load(self, folder: Path) -> int:
-        """Read the shards that this group needs, however many ranks wrote them."""
+        """Load this group's shards from a checkpoint written by any number of ranks."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": 0}
         load(state, checkpoint_id=folder, process_group=self.group)
@@ -170,7 +170,7 @@ class Dcp(Saver):
         return int(state["step"])
 
     def stored(self, folder: Path) -> dict[str, int]:
-        """Bytes of the tensors that the metadata names, without the files' headers."""
+        """Bytes of the tensors listed in the metadata, without the files' headers."""
         entries = FileSystemReader(folder).read_metadata().state_dict_metadata
         return {
             "tensors": sum(
@@ -181,9 +181,9 @@ class Dcp(Saver):
         }
 
     def predicted_stored(self, parameters: int) -> dict[str, int]:
-        """12 bytes per parameter, and AdamW's step number: 4 bytes for each tensor.
+        """12 bytes per parameter, and 4 bytes per tensor for AdamW's step count.
 
-        Weights that embedding and head share are saved under both names.
+        The weights shared by embedding and head are saved twice, once under each name.
         """
         steps = 4 * len(list(self.model.parameters()))
         twice = 4 * self.model.head.weight.numel()
@@ -196,7 +196,7 @@ KINDS: tuple[type[Sharded | Dcp], ...] = (Sharded, Dcp)
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(6, "optimizer updates")
     save_after: int = option(3, "updates before the checkpoint", least=1)
@@ -215,7 +215,7 @@ class Options(BatchOptions):
 
 
 def main(options: Options) -> Result:
-    """Train, save and load with both versions; every rank returns the same."""
+    """Train, save and load with both versions; every rank returns the same result."""
     rank = launch.init()
     training = options.training()
     savers = _ranks("save_ranks", options.save_ranks, rank.world)
@@ -224,8 +224,8 @@ def main(options: Options) -> Result:
     comparison, notes = Comparison(training), []
     with _folder(options.folder) as folder:
         for kind in KINDS:
-            place = folder / kind.__name__.lower()
-            version, note = _follow(kind, training, options, groups, place)
+            subfolder = folder / kind.__name__.lower()
+            version, note = _follow(kind, training, options, groups, subfolder)
             comparison.versions.append(version)
             notes.append(note)
     return comparison.result(f"checkpoint saved by {savers} and loaded by {loaders}", notes=notes)
@@ -252,11 +252,11 @@ def _follow(
     dist.barrier()
     if _member(groups[1]):
         other = replace(training, seed=training.seed + 1)
-        stranger = kind(other, groups[1], options.parts)
-        loaded_s = _seconds(lambda: stranger.load(folder))
-        losses += [stranger.step(batch) for batch in after]
+        resumed = kind(other, groups[1], options.parts)
+        loaded_s = _seconds(lambda: resumed.load(folder))
+        losses += [resumed.step(batch) for batch in after]
     seconds = (time.perf_counter() - start_s - saved_s - loaded_s) / len(batches)
-    found = None
+    outcome = None
     if launch.init().rank == 0:
         parameters = training.shape().parameters().total
         yours = with_yours(options.parts, *BUILT) if kind is Sharded else ""
@@ -265,25 +265,25 @@ def _follow(
             losses=losses,
             gradient_difference=None,
             seconds=seconds,
-            stored=stranger.stored(folder),
-            predicted_stored=stranger.predicted_stored(parameters),
+            stored=resumed.stored(folder),
+            predicted_stored=resumed.predicted_stored(parameters),
         )
         whole_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         note = (
             f"{kind.name}: saved in {1000 * saved_s:.0f} ms, loaded in {1000 * loaded_s:.0f} ms; "
             f"{whole_bytes:,} B on disk = {whole_bytes / parameters:.2f} a parameter"
         )
-        found = version, note
-    return from_rank(0, found)
+        outcome = version, note
+    return from_rank(0, outcome)
 
 
 def _member(group: ProcessGroup) -> bool:
     return dist.get_rank(group) >= 0
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(function: Callable[[], object]) -> float:
     start_s = time.perf_counter()
-    work()
+    function()
     return time.perf_counter() - start_s
 
 
@@ -295,9 +295,9 @@ def _ranks(name: str, asked: int, world: int) -> int:
 
 @contextmanager
 def _folder(named: str) -> Iterator[Path]:
-    """A folder that all ranks see: the learner's if it is empty, or one that rank 0 removes.
+    """Yield a folder shared by all ranks: `named` if it is empty, or a temporary one of rank 0.
 
-    It does not wait for the others then: after an error they may not come.
+    Rank 0 removes the latter without a barrier: after an error the others may never reach it.
     """
     with ExitStack() as stack:
         name = named

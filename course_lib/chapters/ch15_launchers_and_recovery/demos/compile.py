@@ -21,12 +21,12 @@ from course_lib.demos.shared.training import mean_loss, one_process, own_rows
 from course_lib.measure.gradients import breaks, log_graphs
 from course_lib.measure.wire import log_wire
 
-SIZES = (4, 4, 8, 16, 1)  # samples of calls one after the other
+SIZES = (4, 4, 8, 16, 1)  # batch sizes of successive calls
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(4, "optimizer updates")
     model: str = option("4x128x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
@@ -36,26 +36,26 @@ class Options(BatchOptions):
 
 
 def straight(layer: nn.Module, x: Tensor) -> Tensor:
-    """Nothing but operators."""
+    """Only tensor operators: no graph break."""
     return (2 * torch.relu(layer(x))).mean()
 
 
 def prints(layer: nn.Module, x: Tensor) -> Tensor:
-    """A side effect between two operators."""
+    """A side effect between two operators, which breaks the graph."""
     y = torch.relu(layer(x))
     print(end="")
     return (2 * y).mean()
 
 
 def asks_for_a_number(layer: nn.Module, x: Tensor) -> Tensor:
-    """A Python number out of a tensor: its value is known only when the graph has run."""
+    """Converts a tensor to a Python number, whose value is known only after the graph has run."""
     y = torch.relu(layer(x))
     largest = y.max().item()
     return (2 * y).mean() / (1 + largest)
 
 
 def depends_on_data(layer: nn.Module, x: Tensor) -> Tensor:
-    """Which operators come next depends on a value."""
+    """A branch that depends on a tensor's value."""
     y = torch.relu(layer(x))
     if y.sum() > 0:
         y = 2 * y
@@ -67,15 +67,15 @@ FUNCTIONS = (straight, prints, asks_for_a_number, depends_on_data)
 
 @dataclass(frozen=True)
 class Counted:
-    """A function: the graphs of its first call, where they break, and new graphs by batch size."""
+    """A function: graphs of its first call, its graph breaks, and new graphs of each call."""
 
     name: str
     graphs: int
     broken_at: list[str]
-    new_graphs: list[int]  # of each call, with SIZES samples
+    new_graphs: list[int]  # one entry per call, in the order of SIZES
 
     def line(self) -> str:
-        """One line."""
+        """The counts in one line of text."""
         why = f", broken at `{'`, `'.join(self.broken_at)}`" if self.broken_at else ""
         calls = ", ".join(str(number) for number in self.new_graphs)
         return f"  {self.name:<18} {_graphs(self.graphs)}{why}; new graphs by call: {calls}"
@@ -90,7 +90,7 @@ def _with_operators(operators: list[int]) -> str:
 
 
 def main(options: Options) -> Result:
-    """Count on every rank; rank 0's counts are reported, the losses are of all ranks."""
+    """Count graphs on every rank; reports rank 0's counts, and the losses over all ranks."""
     rank, training = launch.init(), options.training()
     functions = [counted(function) for function in FUNCTIONS]
     batches = training.batches(rank.device)
@@ -112,10 +112,10 @@ def main(options: Options) -> Result:
             optimizer.zero_grad()
             losses.append(sum_over_ranks(loss) / rank.world)
             new_graphs.append(len(log.operators) - before)
-    with log_wire() as wire:  # which hears operators, so that nothing compiled runs under it
+    with log_wire() as wire:  # it intercepts operators, so this pass does not run compiled code
         mean_loss(ddp, own_rows(batches[-1], rank)).backward()
     one = one_process(training, rank.device).losses
-    all_reduces = wire.sent().get("all-reduce", (0, 0))[0]  # of an update of DDP: one a bucket
+    all_reduces = wire.sent().get("all-reduce", (0, 0))[0]  # calls in one update: one per bucket
     return Result(
         f"functions, called with {', '.join(map(str, SIZES))} samples:",
         *(one.line() for one in functions),
@@ -132,8 +132,8 @@ def main(options: Options) -> Result:
         ranks=rank.world,
         functions=functions,
         model_graphs=alone.operators,  # operators of each graph of the GPT alone
-        ddp_graphs=log.operators,  # the same in DDP
-        ddp_new_graphs=new_graphs,  # by update
+        ddp_graphs=log.operators,  # operators of each graph of the GPT in DDP
+        ddp_new_graphs=new_graphs,  # new graphs of each update
         all_reduces=all_reduces,
         losses=losses,
         losses_one_process=one,
@@ -141,10 +141,10 @@ def main(options: Options) -> Result:
 
 
 def counted(function: Callable[[nn.Module, Tensor], Tensor]) -> Counted:
-    """What torch.compile makes of one function."""
+    """Count the graphs that torch.compile makes of one function."""
     layer, samples = nn.Linear(8, 8), {size: torch.rand(size, 8) for size in SIZES}
     with log_graphs() as log:
         compiled = torch.compile(function, backend=log.backend)
         new = [log.new_graphs(partial(compiled, layer, samples[size])) for size in SIZES]
-    found = breaks(function, layer, samples[SIZES[0]])
-    return Counted(function.__name__, new[0], [one.line for one in found], new)
+    graph_breaks = breaks(function, layer, samples[SIZES[0]])
+    return Counted(function.__name__, new[0], [one.line for one in graph_breaks], new)

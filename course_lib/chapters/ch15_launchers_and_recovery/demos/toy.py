@@ -31,7 +31,7 @@ JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.toy"
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     parts: str = whose_parts()
     limit_s: float = option(60.0, "seconds after which a launcher is ended", above=0)
@@ -39,27 +39,27 @@ class Options(DemoOptions):
 
 @dataclass(frozen=True)
 class Start:
-    """What one launcher's ranks learned."""
+    """The result of one launcher: the ranks that it started, and the trained weights."""
 
     launcher: str
     command: str
-    world: int  # ranks that the job found
+    world: int  # ranks that actually joined the job
     weights: list[float]  # of the last layer
     seconds: float  # from the command to its end
 
 
 def main(options: Options) -> Result:
-    """Start the job from rank 0; all ranks return what it found."""
+    """Start the job from rank 0; all ranks return the same result."""
     rank = launch.init()
-    found = None
+    starts = None
     if rank.rank == 0:
-        own = f"by hand{with_yours(options.parts, *by_hand.NAMES)}"
-        found = [started(name, rank.world, options) for name in (own, "torchrun")]
-    return judged(rank.world, _one_process(), from_rank(0, found))
+        by_hand_name = f"by hand{with_yours(options.parts, *by_hand.NAMES)}"
+        starts = [started(name, rank.world, options) for name in (by_hand_name, "torchrun")]
+    return judged(rank.world, _one_process(), from_rank(0, starts))
 
 
 def judged(ranks: int, one: list[float], starts: list[Start]) -> Result:
-    """Both must have started all ranks, and learned what one process without DDP learns."""
+    """Check that both started all ranks, and trained the same weights as one process."""
     lines: list[str] = []
     facts: list[Fact] = []
     for start in starts:
@@ -82,7 +82,7 @@ def _one_process() -> list[float]:
 
 
 def started(launcher: str, ranks: int, options: Options) -> Start:
-    """Start the job by one of the two; RuntimeError where it fails or is too slow."""
+    """Run the job with one launcher; raises RuntimeError if it fails or takes too long."""
     with tempfile.TemporaryDirectory(prefix="course_toy_") as path:
         if launcher == "torchrun":
             command = [*launch.private_torchrun(Path(path), ranks), "-m", JOB, options.parts]
@@ -97,12 +97,12 @@ def started(launcher: str, ranks: int, options: Options) -> Start:
         raise RuntimeError(f"{launcher}: no end within {options.limit_s:g} s: raise limit_s")
     if code:
         raise RuntimeError(f"{launcher}: exit code {code}\n{text}")
-    learned = next(line for line in text.splitlines() if line.startswith('{"world"'))
-    return Start(launcher, shown, seconds=seconds, **json.loads(learned))
+    outcome = next(line for line in text.splitlines() if line.startswith('{"world"'))
+    return Start(launcher, shown, seconds=seconds, **json.loads(outcome))
 
 
 def job(parts: str = "course") -> None:
-    """Run one rank, from its first line to its last; rank 0 prints what was learned."""
+    """Run one rank of the job; rank 0 prints the world size and the trained weights as JSON."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     mine.get("setup", parts)(rank, world_size)

@@ -27,24 +27,24 @@ from course_lib.demos.shared.result import Result
 from course_lib.measure.gradients import relative_difference
 
 Wrap = Callable[[nn.Module], nn.Module]
-Options = DemoOptions  # nothing but the format
+Options = DemoOptions  # no options of its own
 
 
 def small_model() -> nn.Module:
-    """Two layers; no number of ranks divides all of its sizes."""
+    """A model of two linear layers; no number of ranks above 1 divides all of its sizes."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)).to(launch.init().device)
 
 
 def fsdp1(model: nn.Module, use_orig_params: bool = False) -> nn.Module:
-    """The older FSDP, which torch deprecates."""
-    logging.getLogger("torch.distributed.fsdp").setLevel(logging.ERROR)  # it tells of its hooks
+    """Wrap the model in FSDP1, which torch deprecates."""
+    logging.getLogger("torch.distributed.fsdp").setLevel(logging.ERROR)  # it warns about its hooks
     device = launch.init().device
     return FullyShardedDataParallel(model, device_id=device, use_orig_params=use_orig_params)
 
 
 def fsdp2(model: nn.Module) -> nn.Module:
-    """`fully_shard`, which returns the same module."""
+    """Apply `fully_shard`, which modifies and returns the same module."""
     fully_shard(model)
     return model
 
@@ -59,24 +59,24 @@ WRAPS: dict[str, Wrap] = {
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A wrapper: whether the model learns, and what its parameters are on this rank."""
+    """A wrapper: whether the wrapped model learns, and its parameters on this rank."""
 
     name: str
-    learns_if_built_before: bool  # the optimizer, before the wrapping
-    learns_if_built_after: bool
+    learns_if_built_before: bool  # with an optimizer built before wrapping
+    learns_if_built_after: bool  # with an optimizer built after wrapping
     parameters: dict[str, tuple[str, tuple[int, ...]]]  # name: type, shape on this rank
     state_dict: dict[str, tuple[str, tuple[int, ...]]]  # key: type, shape
 
     @property
     def numbers(self) -> dict[str, int]:
-        """How many numbers each parameter has on this rank, without the wrapper's prefixes."""
+        """Elements of each parameter on this rank, by name without the wrapper's prefixes."""
         return {
             "flat" if "_flat" in name else ".".join(name.split(".")[-2:]): math.prod(shape)
             for name, (_, shape) in self.parameters.items()
         }
 
     def lines(self) -> list[str]:
-        """The findings."""
+        """The results as lines of text."""
         first = [*self.parameters.items()][:2]
         kinds = "; ".join(f"{name}: {kind} {shape}" for name, (kind, shape) in first)
         before, after = (
@@ -93,7 +93,7 @@ class Wrapped:
 
 
 def wrapped(name: str) -> Wrapped:
-    """One wrapper on a fresh model; all ranks call this together."""
+    """Try one wrapper on a fresh model. Collective: all ranks must call it."""
     wrap = WRAPS[name]
     model = wrap(small_model())
     learns = learns_with(wrap, early=True), learns_with(wrap, early=False)
@@ -108,7 +108,7 @@ def wrapped(name: str) -> Wrapped:
 
 
 def learns_with(wrap: Wrap, early: bool) -> bool:
-    """Whether an SGD step changes a weight on any rank; `early`: built before the wrapping."""
+    """Whether an SGD step changes a weight on any rank; `early`: optimizer built before `wrap`."""
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model = wrap(model)
@@ -124,7 +124,7 @@ def learns_with(wrap: Wrap, early: bool) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
+    """This rank's shard of a DTensor, or the whole of a plain tensor, detached."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
@@ -133,9 +133,9 @@ def _kind(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
 
 
 def orthogonal(update: Tensor, rounds: int = 5) -> Tensor:
-    """Muon's step for a matrix: its singular values are brought near 1 by Newton and Schulz.
+    """Muon's step for a matrix: a Newton–Schulz iteration brings its singular values near 1.
 
-    Jordan et al. 2024, kellerjordan.github.io/posts/muon, with its coefficients.
+    Coefficients from Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
     x = update / (update.norm() + 1e-7)
     for _ in range(rounds):
@@ -145,12 +145,12 @@ def orthogonal(update: Tensor, rounds: int = 5) -> Tensor:
 
 
 def signs(update: Tensor) -> Tensor:
-    """Adam's first step: each number for itself."""
+    """Adam's first step, an elementwise rule: every element becomes about ±1."""
     return update / (update.abs() + 1e-8)
 
 
 def gap_of_shards(rule: Callable[[Tensor], Tensor], rows: int = 8, columns: int = 16) -> float:
-    """How far the rule on each rank's rows is from the rule on the whole matrix: |a - b| / |b|."""
+    """Error of applying `rule` to each rank's rows instead of the whole matrix: |a - b| / |b|."""
     rank = launch.init()
     gradient = torch.randn(rows, columns, generator=torch.manual_seed(0))
     shards = [rule(part) for part in gradient.tensor_split(rank.world)]
@@ -158,9 +158,9 @@ def gap_of_shards(rule: Callable[[Tensor], Tensor], rows: int = 8, columns: int 
 
 
 def eight_bit_states() -> dict[str, tuple[str, int]] | None:
-    """bitsandbytes' AdamW8bit after one step of a 64 × 128 matrix: type and bytes of its states.
+    """Dtype and bytes of each state of bitsandbytes' AdamW8bit after one step of a 64 × 128 matrix.
 
-    None where it is not installed.
+    None if bitsandbytes is not installed.
     """
     if find_spec("bitsandbytes") is None:
         return None
@@ -178,7 +178,7 @@ def eight_bit_states() -> dict[str, tuple[str, int]] | None:
 
 
 def main(_: Options) -> Result:
-    """Try everything; rank 0's view is reported."""
+    """Try all wrappers and the sharded update rules; reports rank 0's results."""
     ranks, wrappers = launch.init().world, [wrapped(name) for name in WRAPS]
     muon_gap, adam_gap = gap_of_shards(orthogonal), gap_of_shards(signs)
     eight_bit = eight_bit_states()

@@ -1,11 +1,11 @@
-"""A rehearsal: torch's own parallel code on one rank out of many, without the others.
+"""A rehearsal: run torch's own parallel code on one rank of many, without the other ranks.
 
     result = rehearse(Job(shape, recipe, Layout(dp=128, tp=8, zero_stage=3)), rank=1023)
     print(result.report())
 
-`program` is one update of a transformer of any size by `fully_shard` and `parallelize_module`, in a
-world in which only one rank exists. What the rank kept and sent is laid beside the theory here,
-with the name of each difference, and what has no name.
+`program` runs one update of a transformer of any size with `fully_shard` and `parallelize_module`,
+in a world in which only one rank exists. This module compares the bytes that the rank stored and
+sent with the theory, and lists the explained and the unexplained differences.
 """
 
 import time
@@ -28,9 +28,9 @@ from course_lib.validation import whole
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of a rank: as the theory counts it, as rehearsed, and the named differences.
+    """One quantity of a rank: predicted, rehearsed, and the known reasons why they differ.
 
-    What is kept has bytes and no calls.
+    Stored quantities have bytes and 0 calls.
     """
 
     what: str
@@ -40,19 +40,19 @@ class Line:
 
     @property
     def difference(self) -> Total:
-        """Calls and bytes of the rehearsal beyond the theory's."""
+        """Calls and bytes of the rehearsal minus those of the theory."""
         calls, size_bytes = self.theory
         return Total(self.rehearsed.calls - calls, self.rehearsed.size_bytes - size_bytes)
 
     @property
     def unexplained(self) -> Total:
-        """The part of it that no difference names."""
+        """The part of `difference` that `differences` do not account for."""
         calls = sum(difference.calls for difference in self.differences)
         size_bytes = sum(difference.size_bytes for difference in self.differences)
         return Total(self.difference.calls - calls, self.difference.size_bytes - size_bytes)
 
     def rows(self) -> Iterator[str]:
-        """The quantity in a table, and below it what its difference is."""
+        """Yield the table rows of the quantity, followed by one row per reason it differs."""
         if self.theory.calls or self.rehearsed.calls:
             numbers = (self.theory.calls, self.rehearsed.calls, self.difference.calls)
             yield _row(f"{self.what}, calls", *numbers)
@@ -66,7 +66,7 @@ class Line:
             yield f"    {self.unexplained.size_bytes:+,}{calls}: NOT EXPLAINED"
 
     def data(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The line as a dict that can be written as JSON."""
         return {
             "what": self.what,
             "theory": self.theory._asdict(),
@@ -78,7 +78,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What one rank keeps and sends in an update, beside the theory."""
+    """What one rank stores and sends in an update, compared with the theory."""
 
     job: Job
     rank: int
@@ -87,27 +87,27 @@ class Rehearsal:
 
     @property
     def explained(self) -> bool:
-        """Whether every byte and every call is the theory's or has a name."""
+        """Whether every byte and call is predicted by the theory or by a known difference."""
         return all(line.unexplained == (0, 0) for line in self.lines)
 
     def line(self, what: str) -> Line:
-        """One quantity: "weights", or "dp all-gather"."""
+        """The line of one quantity, such as "weights" or "dp all-gather"."""
         return next(line for line in self.lines if line.what == what)
 
     def verify(self) -> Self:
-        """Return itself; raises AssertionError where a byte or a call is not explained."""
+        """Return self; raises AssertionError if any byte or call is unexplained."""
         if not self.explained:
             raise AssertionError(self.report())
         return self
 
     @property
     def stored_bytes(self) -> int:
-        """What the rank keeps between two updates."""
+        """Bytes of weights, gradients and moments that the rank stores after the update."""
         kept = ("weights", "gradients", "moments")
         return sum(self.line(what).rehearsed.size_bytes for what in kept)
 
     def report(self) -> str:
-        """A table: the theory, the rehearsal, and what each difference is."""
+        """A text table of the theory, the rehearsal, and the reason for each difference."""
         head = f"{'':<27}{'theory':>19}{'rehearsed':>19}{'difference':>19}"
         rows = [row for line in self.lines for row in line.rows()]
         end = "every byte and every call is the theory's, or has a name"
@@ -116,30 +116,30 @@ class Rehearsal:
         return "\n".join([self._title(), head, *rows, end])
 
     def data(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The rehearsal as a dict that can be written as JSON."""
         lines = [line.data() for line in self.lines]
         return {"lines": lines, "explained": self.explained, "seconds": self.seconds}
 
     def _title(self) -> str:
         layout, recipe = self.job.layout, self.job.recipe
         dp_rank, tp_rank = divmod(self.rank, layout.tp)
-        places = [f"dp {dp_rank} of {layout.dp}", f"tp {tp_rank} of {layout.tp}"]
+        axes = [f"dp {dp_rank} of {layout.dp}", f"tp {tp_rank} of {layout.tp}"]
         return (
-            f"rank {self.rank} of {layout.world:,} ({', '.join(places)}): {recipe.parameters} in "
+            f"rank {self.rank} of {layout.world:,} ({', '.join(axes)}): {recipe.parameters} in "
             f"{layout.shard_ranks} shards, computed in {recipe.compute or recipe.parameters}; "
             f"rehearsed in {self.seconds:.1f} s"
         )
 
 
 def compared(job: Job, rank: int, observed: Observed, seconds: float = 0.0) -> Rehearsal:
-    """What a rank did beside what the theory says, with the differences that have a name."""
+    """Compare what a rank stored and sent with the theory, including the known differences."""
     theory = {what: Total(0, size) for what, size in expected.stored(job).items()}
     theory |= expected.sent(job)
-    found = {what: Total(0, size) for what, size in observed.stored.items()} | observed.sent
+    actual = {what: Total(0, size) for what, size in observed.stored.items()} | observed.sent
     named, nothing = expected.differences(job, rank), Total(0, 0)
     lines = [
-        Line(what, theory.get(what, nothing), found.get(what, nothing), tuple(named.get(what, ())))
-        for what in dict.fromkeys([*theory, *found])
+        Line(what, theory.get(what, nothing), actual.get(what, nothing), tuple(named.get(what, ())))
+        for what in dict.fromkeys([*theory, *actual])
     ]
     return Rehearsal(job, rank, tuple(lines), seconds)
 
@@ -150,15 +150,15 @@ def _row(what: str, theory: int, rehearsed: int, difference: int) -> str:
 
 
 def rehearse(job: Job, rank: int = 0) -> Rehearsal:
-    """Run one update of rank `rank` of `job` by torch's own code, without the other ranks.
+    """Run one update of rank `rank` of `job` with torch's own code, without the other ranks.
 
-    Collectives return at once, and tensors have sizes and no memory: neither GPUs nor room for the
-    model are needed. Every byte that the rank keeps or sends is counted and laid beside the
-    theory's, with DTensor's habit of keeping gathered inputs (`Layout.keep_gathered`).
+    Collectives return at once, and tensors have sizes but no memory, so neither GPUs nor memory for
+    the model are needed. Every byte that the rank stores or sends is counted and compared with the
+    theory, which includes the gathered inputs that DTensor keeps (`Layout.keep_gathered`).
 
-    Rehearsed are `fully_shard` of each layer and of the root, over dp or over `shard_group`;
-    `parallelize_module` over tp, with or without sequence parallelism; the loss of a split
-    vocabulary; AdamW or SGD. Not rehearsed are activations, the norm of all gradients, and times.
+    It covers `fully_shard` of each layer and of the root, over dp or over `shard_group`;
+    `parallelize_module` over tp, with or without sequence parallelism; the loss over a sharded
+    vocabulary; AdamW or SGD. It does not cover activations, the global gradient norm, or time.
     Raises ValueError for a job that this code cannot run, RuntimeError inside a process group.
     """
     whole("rank", rank, least=0, most=job.layout.world - 1)

@@ -1,8 +1,8 @@
-"""A transformer of any shape that the theory knows, and where tensor parallelism cuts it.
+"""A transformer of any shape that the theory covers, its tensor-parallel plan, and one update.
 
-Real torch modules, so that `parallelize_module` and `fully_shard` meet what they meet in training:
-each weight matrix is one `nn.Linear`, each norm a module. Left out is what has neither weights nor
-messages: rotary positions and dropout.
+It is made of real torch modules, so that `parallelize_module` and `fully_shard` do what they do in
+training: each weight matrix is one `nn.Linear`, each norm a module. Rotary positions and dropout
+are left out, since they have no weights and send nothing.
 """
 
 import sys
@@ -41,7 +41,7 @@ from course_lib.validation import divisible, told
 
 
 class Attention(nn.Module):
-    """Causal attention, whose key-value heads may be fewer than its query heads."""
+    """Causal attention, optionally with fewer key-value heads than query heads (GQA)."""
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two matrices, or three where one of them is a gate."""
+    """An MLP of two matrices (GELU), or of three with a gate (SwiGLU)."""
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer."""
+    """One transformer layer: pre-norm attention and MLP, each with a residual."""
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make the head the embedding, where the shape says so."""
+        """Share the embedding's weight with the head if the shape ties them."""
         if self.tied:
             self.head.weight = self.embedding.weight
 
@@ -123,19 +123,19 @@ class Transformer(nn.Module):
 
 
 def norm(shape: TransformerShape) -> nn.Module:
-    """The norm of the shape: with weight and bias, with a weight, or with neither."""
+    """The normalization layer of `shape`: with weight and bias, weight only, or neither."""
     if shape.norm == "rmsnorm":
         return nn.RMSNorm(shape.hidden)
     return nn.LayerNorm(shape.hidden, elementwise_affine=shape.norm == "layernorm")
 
 
 def cuts(shape: TransformerShape, sequence_parallel: bool) -> dict[str, ParallelStyle]:
-    """Where `parallelize_module` cuts a `Transformer`: torch's own styles, by name of the module.
+    """The `parallelize_module` plan of a `Transformer`: torch's parallel styles by module name.
 
-    The input of q, k and v, and that of gate and up, is prepared once for all of them: else each
-    would sum the gradient of that input for itself.
+    q, k and v share one prepared input, and so do gate and up: otherwise each of them would
+    all-reduce the gradient of that input separately.
     """
-    tokens = Shard(1) if sequence_parallel else Replicate()  # between attention and MLP
+    tokens = Shard(1) if sequence_parallel else Replicate()  # layout between attention and MLP
     prepared = PrepareModuleInput(input_layouts=tokens, desired_input_layouts=Replicate())
     plan: dict[str, ParallelStyle] = {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=tokens),
@@ -156,7 +156,7 @@ def cuts(shape: TransformerShape, sequence_parallel: bool) -> dict[str, Parallel
     if sequence_parallel:
         plan |= dict.fromkeys(("blocks.*.norm1", "blocks.*.norm2", "norm"), SequenceParallel())
     if sequence_parallel and shape.learned_positions:
-        # Every rank looks up all positions and keeps those of its own tokens.
+        # Every rank looks up all positions and keeps the rows of its own tokens.
         plan["positions"] = PrepareModuleOutput(
             output_layouts=Replicate(), desired_output_layouts=Shard(0)
         )
@@ -165,30 +165,30 @@ def cuts(shape: TransformerShape, sequence_parallel: bool) -> dict[str, Parallel
 
 @contextmanager
 def fake_world(rank: int, world: int) -> Iterator[FakeTensorMode]:
-    """Inside, this process is rank `rank` of `world`, and collectives return at once.
+    """Make this process rank `rank` of `world` in a fake group whose collectives return at once.
 
-    Nothing is sent, and no other rank exists. In the context that is yielded tensors have shapes
-    and no memory. Raises RuntimeError if this process is in a process group already.
+    Nothing is sent, and no other rank exists. Tensors made under the yielded mode have shapes but
+    no memory. Raises RuntimeError if this process is already in a process group.
     """
     if dist.is_initialized():
         raise RuntimeError(
             "this process is in a process group, and a rehearsal needs one of its own: call "
             "launch.finish() first, or destroy the group where it was made"
         )
-    hook = sys.excepthook  # torch puts one of its own before it, each time
+    hook = sys.excepthook  # init_process_group wraps it every time
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
         yield FakeTensorMode()
     finally:
         dist.destroy_process_group()
         sys.excepthook = hook
-        debug._clear_sharding_prop_cache()  # which remembers the groups of this world
+        debug._clear_sharding_prop_cache()  # it refers to the groups of this world
 
 
-_MOMENTS = {"adamw": "fp32", "momentum": "fp32", "adamw-bf16": "bf16"}  # the weights' own precision
+_MOMENTS = {"adamw": "fp32", "momentum": "fp32", "adamw-bf16": "bf16"}  # must equal the weights'
 
 
-# What a job must be, since the rehearsed transformer is a plain one.
+# Field values that a job must have, since the rehearsed transformer is a plain one.
 _PLAIN: Mapping[str, Mapping[str, object]] = {
     "shape": {"mla": None, "qk_norm": "none", "layer_norms": 2},
     "layout": {"pp": 1, "cp": 1, "ep": 1, "zero_stage": 3},
@@ -203,7 +203,7 @@ _PLAIN: Mapping[str, Mapping[str, object]] = {
 
 
 def check(job: Job) -> None:
-    """Raise ValueError unless FSDP2 and tensor parallelism, as used here, can run `job`."""
+    """Raise ValueError unless the FSDP2 and tensor-parallel code of this module can run `job`."""
     shape, tp, recipe = job.shape, job.layout.tp, job.recipe
     if shape.experts:
         raise ValueError(
@@ -243,16 +243,16 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Observed:
-    """What one rank keeps, in bytes, and what it called, by axis and operation."""
+    """Bytes that one rank stores, by kind, and its collectives, by axis and operation."""
 
     stored: dict[str, int]
     sent: dict[str, Total]
 
 
 def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
-    """Train for one update inside the process group; tensors are made and used in `tensors`."""
+    """Run one update inside the process group; tensors are created and used under `tensors`."""
     layout, optimizer_name = job.layout, job.recipe.optimizer
-    # Ranks as the theory places them: tp innermost, then the shards, then their copies.
+    # The theory's rank order: tp innermost, then the shards, then their replicas.
     sizes = (layout.shard_groups, layout.shard_ranks, layout.tp)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("copies", "shards", "tp"))
     axes: dict[str, str] = {
@@ -263,7 +263,7 @@ def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
         model = _model(job)
     _cut(model, job, mesh)
     with tensors, log_wire() as log:
-        # One parameter after the other: a list of tensors on different meshes is refused.
+        # foreach=False: the foreach kernels reject tensors on different meshes.
         parameters = list(model.parameters())
         optimizer: Optimizer
         if optimizer_name.startswith("adamw"):
@@ -287,34 +287,34 @@ def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
 
 
 def _model(job: Job) -> Transformer:
-    """The whole model, in the precision of the weights. A fake tensor cannot be converted later."""
-    standard = torch.get_default_dtype()
+    """Build the model in the precision of the weights; fake tensors cannot be converted later."""
+    default = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[job.recipe.parameters])
     try:
         return Transformer(job.shape)
     finally:
-        torch.set_default_dtype(standard)
+        torch.set_default_dtype(default)
 
 
 def _cut(model: Transformer, job: Job, mesh: DeviceMesh) -> None:
-    """Cut the matrices over tp; shard what is left, each layer for itself, and all the rest."""
+    """Shard the matrices over tp, then apply `fully_shard` to each layer and to the root."""
     layout, recipe = job.layout, job.recipe
     if layout.tp > 1:
         plan = cuts(job.shape, layout.sequence_parallel)
         parallelize_module(model, mesh["tp"], plan, src_data_rank=None)
-        model.tie()  # each was cut for itself
-    over = mesh["copies", "shards"] if layout.shard_groups > 1 else mesh["shards"]
+        model.tie()  # embedding and head were sharded separately
+    dp_mesh = mesh["copies", "shards"] if layout.shard_groups > 1 else mesh["shards"]
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[recipe.compute or recipe.parameters],
         reduce_dtype=DTYPES[recipe.gradients],
     )
     for block in model.blocks:
-        fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=layout.reshard)
-    fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False)
+        fully_shard(block, mesh=dp_mesh, mp_policy=policy, reshard_after_forward=layout.reshard)
+    fully_shard(model, mesh=dp_mesh, mp_policy=policy, reshard_after_forward=False)
 
 
 def _passes(job: Job, model: FSDPModule) -> Iterator[int]:
-    """The micro-batches of the update: when gradients travel, and when weights are let go."""
+    """Yield each micro-batch's number, after setting whether it reduces gradients and reshards."""
     layout = job.layout
     for number in range(layout.passes):
         last = number == layout.passes - 1

@@ -1,1 +1,1 @@
-"""What this chapter lets you build."""
+"""Builds of chapter 16."""

@@ -27,7 +27,7 @@ _Records = dict[int, list[dict[str, Any]]]
 def entry(
     number: int, operation: str = "all_reduce", size: int = 4, dtype: str = "Float", **more: Any
 ) -> dict[str, Any]:
-    """One entry of a flight record, as torch writes it."""
+    """One entry of a flight record, in torch's format."""
     return {
         "process_group": ["0", "default_pg"],
         "collective_seq_id": number,
@@ -40,10 +40,10 @@ def entry(
 
 
 def _found(parts: SimpleNamespace, records: _Records, what: str) -> Iterator[Row]:
-    """Number and ranks are those of the course's own version."""
-    right = divergence.first_divergence(records)
+    """Check number and ranks of the learner's first_divergence against the course's."""
+    expected = divergence.first_divergence(records)
     given = parts.first_divergence(copy.deepcopy(records))
-    if right is None:
+    if expected is None:
         shown = f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
         agree = f"{what}: found {shown}, where all ranks agree: expected None"
         yield Never(given is not None, agree)
@@ -53,19 +53,19 @@ def _found(parts: SimpleNamespace, records: _Records, what: str) -> Iterator[Row
     yield Never(not two, f"{what}: wants a number and the odd ranks, got {described(given)}")
     number, ranks = given
     expect_kind(number, int, f"{what}: the number")
-    way = f"{'later' if number > right[0] else 'earlier'} than the first that differs"
-    yield Never(number != right[0], f"{what}: found collective {number}, {way}")
+    way = f"{'later' if number > expected[0] else 'earlier'} than the first that differs"
+    yield Never(number != expected[0], f"{what}: found collective {number}, {way}")
     what = f"{what}: at the right collective, "
     ranks = sorted(ranks) if isinstance(ranks, set) else ranks
     expect_kind(ranks, tuple, f"{what}the tuple of odd ranks", int)
-    names, other = ", ".join(map(str, sorted(ranks))), {*ranks} != {*right[1]}
+    names, other = ", ".join(map(str, sorted(ranks))), {*ranks} != {*expected[1]}
     accused = f"{what}ranks {names} are accused, though as many ranks stand on either side"
-    yield Never(other and not right[1], accused)
+    yield Never(other and not expected[1], accused)
     yield Never(other, f"{what}the odd ranks are {names or 'none'}, expected others")
 
 
 def _step(title: str, records: Callable[[], Mapping[str, _Records]]) -> Step:
-    """The records, by what they are."""
+    """A step that checks all records that `records()` returns, by description."""
 
     def rows(parts: SimpleNamespace) -> Iterator[Row]:
         for what, each in records().items():
@@ -146,13 +146,13 @@ def _careful() -> dict[str, _Records]:
 
 
 def _recorded(odd: int) -> list[dict[str, Any]]:
-    """On a rank: three collectives that fit and one that does not; what its recorder has."""
+    """Run on each rank: three matching collectives and a mismatched one; returns the recording."""
     from course_lib.launch import flight
 
     flight.switch_on()
     for _ in range(3):
         dist.all_reduce(torch.ones(4))
-    # As many bytes of another type: gloo adds them up without a word, and no rank waits.
+    # Another type with as many bytes: gloo reduces it without an error, and no rank hangs.
     kind = torch.int32 if dist.get_rank() == odd else torch.float32
     dist.all_reduce(torch.ones(4, dtype=kind))
     return flight.entries()

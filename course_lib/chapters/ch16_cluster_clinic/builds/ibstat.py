@@ -32,7 +32,7 @@ _PORT = """        Port {number}:
 
 
 def _block(device: str, *states: tuple[str, str, str, str]) -> str:
-    """One device, with (state, physical state, rate, link layer) of each port."""
+    """ibstat's text for one device, from (state, physical state, rate, link layer) of each port."""
     shown = [
         _PORT.format(number=number, state=state, physical=physical, rate=rate, layer=layer)
         for number, (state, physical, rate, layer) in enumerate(states, start=1)
@@ -44,7 +44,7 @@ def _port(state: str, physical: str, rate: str) -> tuple[str, str, str, str]:
     return state, physical, rate, "InfiniBand"
 
 
-# What stands in the text, by step.
+# The texts to parse, by step and description.
 _FOUR = output("ibstat_slow").text
 _TEXTS = {
     "one port": {"a recorded output with one port": output("ibstat").text},

@@ -1,1 +1,1 @@
-"""Subcommands of `course` that this chapter teaches."""
+"""Subcommands of `course` for chapter 16."""

@@ -10,7 +10,7 @@ ABOUT = "say whether two recorded runs differ by a bug or by rounding, and where
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which two runs."""
+    """Add the folders of the two runs, and `--json`."""
     about = "the run of one process, as `course demo one_update --ranks 1 --folder ONE` has left it"
     parser.add_argument("one", type=Path, metavar="ONE", help=about)
     parser.add_argument("other", type=Path, metavar="OTHER", help="the run to be judged")
@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """A sentence, the first tensor that differs, a table; 1 unless it is all rounding."""
+    """Compare the runs and report the first tensor that differs; exit code 1 if there is one."""
     from course_lib.chapters.ch16_cluster_clinic import comparing
 
     compared = comparing.compare(arguments.one, arguments.other)

@@ -11,7 +11,7 @@ ABOUT = "say which rank of a recorded launch is the cause, and where"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which record."""
+    """Add the folder of the record, and `--json`."""
     about = (
         "what `course demo NAME --record FOLDER`, a program with `import course_lib.record` under"
         " COURSE_RECORD=FOLDER, or torch's flight recorder has left"
@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """One sentence, and a line for each rank; 1 when something is wrong, or not known."""
+    """Diagnose the record, with a line for each rank; exit code 1 unless nothing is wrong."""
     from course_lib.chapters.ch16_cluster_clinic import diagnosing
     from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import HOW_TO_RECORD
 

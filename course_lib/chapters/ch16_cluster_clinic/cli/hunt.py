@@ -7,14 +7,14 @@ ABOUT = "find a hidden fault on three real ranks, against the clock"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which case, or how far you are."""
+    """Add the number of the case, and `--table`."""
     about = "the case: 0 to 9 have all ten causes (default: the first that you have not found)"
     parser.add_argument("seed", type=int, nargs="?", metavar="CASE", help=about)
     parser.add_argument("--table", action="store_true", help="your best time for each cause")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the case and ask until it is found, then ask the doctor as well; 1 if it was not."""
+    """Show the case, ask until it is over, then run the diagnosis; exit code 1 if not solved."""
     from course_lib.chapters.ch16_cluster_clinic import hunting
 
     if arguments.table:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(said: str) -> tuple[int | None, str | None]:
-    """The rank and the cause, in whatever order and with whatever marks they were typed."""
+    """Parse the rank and the cause, typed in any order and with any punctuation."""
     number = re.search(r"\d{1,9}", said)
     words = re.findall(r"[^\W\d]+", said.casefold())
     cause = " ".join(words).removeprefix("rank ")

@@ -1,6 +1,6 @@
-"""Is it a bug or rounding? Two runs of one update, tensor by tensor.
+"""Bug or rounding? Compare two runs of one update, tensor by tensor.
 
-`record` writes down an update on every rank; `compare` reads two such folders.
+`record` saves the tensors of an update on every rank; `compare` reads two such folders.
 """
 
 from course_lib.chapters.ch16_cluster_clinic.comparing.judging import Compared, Judged, compare

@@ -1,4 +1,4 @@
-"""What a comparison found: each tensor's verdict, and the sentence."""
+"""The comparison of two runs: each tensor's verdict, and the report."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,27 +29,27 @@ _SHOWN = 6  # tensors in the table
 
 @dataclass(frozen=True)
 class Judged:
-    """One tensor of both runs. `measured` and `typical` are relative to its largest number."""
+    """One tensor of both runs; `measured` and `typical` are relative to its largest value."""
 
     kind: str
     name: str
     shape: tuple[int, ...]
     dtype: str
     terms: int
-    read_as: str  # how the pieces of the ranks make the whole
+    read_as: str  # how the ranks' pieces were combined into the whole tensor
     measured: float
     typical: float
     verdict: str
-    looks_like: str = ""  # what the difference looks like, where it is more than rounding
+    looks_like: str = ""  # the likely mistake, if the difference is more than rounding
 
     @property
     def ratio(self) -> float:
-        """How much larger the difference is than rounding usually is."""
+        """The measured difference over the typical rounding error."""
         return self.measured / self.typical
 
     @property
     def title(self) -> str:
-        """ "gradient of the output of blocks.1.norm2"."""
+        """Kind and name in words, such as "gradient of the output of blocks.1.norm2"."""
         if self.kind == "loss":
             return "loss"
         of = "" if self.kind == "weight" else "of "
@@ -58,7 +58,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Compared:
-    """All tensors that both runs have, in the order in which they arose in the first."""
+    """All tensors that both runs have, in the order in which the first run computed them."""
 
     first: str
     second: str
@@ -67,23 +67,23 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of a tensor."""
+        """The worst verdict among all tensors."""
         return max((t.verdict for t in self.tensors), key=VERDICTS.index)
 
     @property
     def diverging(self) -> Judged | None:
-        """The first tensor whose difference is not plainly rounding."""
+        """The first tensor whose verdict is not "rounding"; None if there is none."""
         return next((tensor for tensor in self.tensors if tensor.verdict != VERDICTS[0]), None)
 
     @property
     def before(self) -> Judged | None:
-        """The last tensor that is right."""
+        """The last tensor before the first diverging one; None if there is none."""
         first = self.diverging
-        place = self.tensors.index(first) if first else 0
-        return self.tensors[place - 1] if place else None
+        index = self.tensors.index(first) if first else 0
+        return self.tensors[index - 1] if index else None
 
     def report(self) -> str:
-        """The sentence, what is known about the first diverging tensor, and a table."""
+        """The summary sentence, details of the first diverging tensor, and a table."""
         lines = [self._sentence(), *self._about(), "", *self._table()]
         if self.missing:
             more = len(self.missing) - _SHOWN
@@ -115,7 +115,7 @@ class Compared:
         return f"Rounding: all {len(self.tensors)} tensors agree {how}{left}.{hidden}"
 
     def _about(self) -> Iterator[str]:
-        """What is known about the first diverging tensor."""
+        """Lines with details of the first diverging tensor."""
         tensor = self.diverging
         if tensor is None:
             return
@@ -132,12 +132,12 @@ class Compared:
             yield f"  the last tensor that is right: {self.before.title}"
 
     def _table(self) -> Iterator[str]:
-        """The tensors around the first diverging one, or the worst."""
+        """A table of the tensors around the first diverging one, or of those with most error."""
         if self.diverging is None:
             shown = tuple(sorted(self.tensors, key=lambda tensor: -tensor.ratio)[:_SHOWN])
         else:
-            place = self.tensors.index(self.diverging)
-            start = max(0, min(place - 2, len(self.tensors) - _SHOWN))
+            index = self.tensors.index(self.diverging)
+            start = max(0, min(index - 2, len(self.tensors) - _SHOWN))
             shown = self.tensors[start : start + _SHOWN]
         width = max(len(tensor.title) for tensor in shown)
         yield f"{'tensor':<{width}}  differs by  rounding    ratio  verdict"
@@ -149,11 +149,11 @@ class Compared:
 
 
 NAMES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-Run = dict[tuple[str, str], Entry]  # of one rank
+Run = dict[tuple[str, str], Entry]  # the entries of one rank
 
 
 def compare(first: Path | str, second: Path | str) -> Compared:
-    """Compare two folders of `record`. The first is one process: its tensors are whole.
+    """Compare two folders of `record`; the first must be a run of one process, the reference.
 
     Raises Problem for a folder without a record, a first run of several ranks, and two runs that
     have no tensor in common.
@@ -168,10 +168,10 @@ def compare(first: Path | str, second: Path | str) -> Compared:
     expected = _Expected()
     own_rows = _own_rows(reference[0], others)
     for key, entry in reference[0].items():
-        found = [rank[key] for rank in others if key in rank]
-        pieces = [other.value for other in found]
+        matching = [rank[key] for rank in others if key in rank]
+        pieces = [other.value for other in matching]
         readings = list(right_readings(entry.kind, pieces, entry.value, own_rows)) if pieces else []
-        times = next((other.times for other in found if other.times != entry.times), None)
+        times = next((other.times for other in matching if other.times != entry.times), None)
         if readings and times is None:
             bias = reference[0].get(("weight", f"{entry.name}.bias"))
             judged.append(_judge(entry, pieces, readings, expected, bias))
@@ -190,15 +190,15 @@ def compare(first: Path | str, second: Path | str) -> Compared:
 
 
 class _Expected:
-    """The typical size of rounding, which does not shrink on the way."""
+    """The typical rounding error, which never shrinks from one tensor to the next."""
 
     def __init__(self) -> None:
         self.dtype, self.error, self.roundings = "fp64", 0.0, 0
 
     def of(self, entry: Entry, pieces: list[Tensor]) -> float:
-        """For a tensor that comes after all those asked for so far.
+        """The typical relative error of `entry`; call it in the order of computation.
 
-        What was rounded in bf16 stays as coarse in fp32; an addition hands on its inputs' errors.
+        A value rounded in bf16 stays as coarse in fp32, and sums inherit their inputs' errors.
         """
         named = [NAMES.get(str(t.dtype).removeprefix("torch."), "fp32") for t in pieces]
         self.dtype = max([self.dtype, *named], key=unit_roundoff)
@@ -210,7 +210,7 @@ class _Expected:
 
 
 def _own_rows(reference: Run, others: list[Run]) -> bool:
-    """Whether each rank has samples of its own: its first output has fewer rows."""
+    """Whether each rank has its own samples: its first output has fewer rows."""
     for key, entry in reference.items():
         if entry.kind == "output" and entry.value.ndim > 1 and key in others[0]:
             piece = others[0][key].value
@@ -231,7 +231,7 @@ def _judge(
     typical = expected.of(entry, [entry.value, *pieces])
     said, looks = verdict(measured, typical), ""
     if said != VERDICTS[0]:
-        # What makes it agree, and much better than it does, is no accident.
+        # A known mistake counts only if undoing it makes the tensors agree, and much better.
         limit = min(ROUNDING_UP_TO * typical, measured / ROUNDING_UP_TO)
         added = bias.value if bias and entry.kind == "output" else None
         looks = explained(pieces, entry.value, limit, added)
@@ -252,11 +252,11 @@ def _judge(
 
 
 def _whose(pieces: list[Tensor], expected: Tensor, limit: float) -> str:
-    """Which ranks have it wrong; "" where all have."""
-    wrong = wrong_ranks(pieces, expected, limit)
-    if len(wrong) < len(pieces):
-        ranks = ", ".join(map(str, wrong))
-        return f"only the part of rank{'s' if len(wrong) > 1 else ''} {ranks} is wrong"
+    """A sentence on which ranks are wrong, or on ranks that disagree; else ""."""
+    bad = wrong_ranks(pieces, expected, limit)
+    if len(bad) < len(pieces):
+        ranks = ", ".join(map(str, bad))
+        return f"only the part of rank{'s' if len(bad) > 1 else ''} {ranks} is wrong"
     if all(piece.shape == expected.shape for piece in pieces) and any(
         not relative(piece, pieces[0]) <= limit for piece in pieces
     ):

@@ -1,4 +1,4 @@
-"""What the ranks' pieces of a tensor may be: the ways to read them as the whole."""
+"""Ways to combine the ranks' pieces of a tensor into the whole tensor."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 HUGE = 1e18
-PARTS = (1, 2, 3)  # a fused matrix is cut in each of its parts: gate and up; q, k and v
+PARTS = (1, 2, 3)  # a fused matrix is sharded within each of its parts: gate and up; q, k and v
 
 
 class Reading(NamedTuple):
-    """A way to make one whole tensor of the ranks' pieces, in words."""
+    """One way to combine the ranks' pieces: its description and the whole tensor."""
 
     words: str
     whole: Tensor
@@ -20,10 +20,10 @@ class Reading(NamedTuple):
 def right_readings(
     kind: str, pieces: list[Tensor], expected: Tensor, own_rows: bool
 ) -> Iterator[Reading]:
-    """The ways in which `pieces` may rightly be a tensor of this shape.
+    """Yield every valid way to combine `pieces` into a tensor of the shape of `expected`.
 
-    `own_rows`: each rank has samples of its own, and its loss is the mean over those alone. On a
-    mesh of two dimensions neighbours share matrices, and groups of neighbours have their own rows.
+    `own_rows`: each rank has its own samples, and its loss is the mean over them. On a 2D mesh,
+    neighbouring ranks share the matrices, and each group of neighbours has its own rows.
     """
     yield from _in_one_way(kind, pieces, expected, own_rows)
     for inner in range(2, len(pieces) if own_rows else 0):
@@ -34,24 +34,24 @@ def right_readings(
 def _in_two_ways(
     kind: str, pieces: list[Tensor], expected: Tensor, inner: int
 ) -> Iterator[Reading]:
-    """Each `inner` neighbours make the rows of their group, and the groups the whole."""
+    """Combine each `inner` neighbours into the rows of their group, then all groups."""
     groups = [pieces[start : start + inner] for start in range(0, len(pieces), inner)]
     count = len(groups)
     ways = [(1, [expected] * count)]
     if expected.ndim and expected.shape[0] % count == 0:
-        # Of gradients that the exchange will divide, each group has `count` times as much.
+        # Before the gradient average, each group has `count` times the gradient.
         scales = (1, count) if kind == "gradient of the output" else (1,)
         ways += [(scale, list((scale * expected).chunk(count))) for scale in scales]
     for scale, parts in ways:
-        found = [_best(kind, *pair) for pair in zip(groups, parts, strict=True)]
-        read = [one for one in found if one]
-        if len(read) < count:
+        best = [_best(kind, *pair) for pair in zip(groups, parts, strict=True)]
+        combined = [one for one in best if one]
+        if len(combined) < count:
             continue
-        words = f"{read[0].words}, on each {inner} ranks"
+        words = f"{combined[0].words}, on each {inner} ranks"
         if parts[0] is expected:
-            whole = max((one.whole for one in read), key=lambda one: relative(one, expected))
+            whole = max((one.whole for one in combined), key=lambda one: relative(one, expected))
         else:
-            whole = torch.cat([one.whole for one in read]) / scale
+            whole = torch.cat([one.whole for one in combined]) / scale
         yield Reading(words, whole)
 
 
@@ -70,22 +70,22 @@ def _in_one_way(
             yield Reading("the mean over the ranks", _mean(pieces))
     for dimension, parts in cuts(pieces, expected):
         whole = joined(pieces, dimension, parts)
-        place = "" if parts == 1 else f", in {parts} parts"
+        suffix = "" if parts == 1 else f", in {parts} parts"
         cut = whole.narrow(dimension, 0, expected.shape[dimension])
-        words = f"cut along dimension {dimension}{place}"
+        words = f"cut along dimension {dimension}{suffix}"
         yield Reading(words, cut)
         if own_rows and kind == "gradient of the output":
-            yield Reading(words, cut / ranks)  # the exchange of gradients will divide
+            yield Reading(words, cut / ranks)  # the gradient average still has to divide by ranks
 
 
 def joined(pieces: list[Tensor], dimension: int, parts: int = 1) -> Tensor:
-    """The ranks' pieces side by side; with `parts`, each part of all ranks after the other."""
+    """Concatenate the pieces along `dimension`; for a fused matrix, part by part."""
     columns = zip(*(piece.chunk(parts, dimension) for piece in pieces), strict=True)
     return torch.cat([piece for part in columns for piece in part], dimension)
 
 
 def _same(pieces: list[Tensor], expected: Tensor) -> Reading:
-    """The rank that is furthest from what is expected speaks for all."""
+    """A replicated tensor, represented by the rank furthest from `expected`."""
     words = "the same on every rank" if len(pieces) > 1 else "whole"
     return Reading(words, max(pieces, key=lambda piece: relative(piece, expected)))
 
@@ -95,7 +95,10 @@ def _mean(pieces: list[Tensor]) -> Tensor:
 
 
 def cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
-    """Dimensions along which pieces fill the expected shape, less than a row of padding each."""
+    """Yield (dimension, parts) of each way the pieces can be shards of the expected shape.
+
+    Each piece may have less than a row of padding.
+    """
     ranks = len(pieces)
     if ranks == 1 or any(piece.ndim != expected.ndim for piece in pieces):
         return
@@ -104,8 +107,8 @@ def cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
         others = all(
             a == b
             for piece in pieces
-            for place, (a, b) in enumerate(zip(piece.shape, expected.shape, strict=True))
-            if place != dimension
+            for index, (a, b) in enumerate(zip(piece.shape, expected.shape, strict=True))
+            if index != dimension
         )
         if others and size <= total < size + ranks:
             for parts in PARTS:
@@ -114,7 +117,7 @@ def cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """The largest difference over the largest number expected, HUGE where that is no number."""
+    """The largest difference over the largest expected value; HUGE if that is not a number."""
     if not expected.numel():
         return 0.0
     gap = (found.double() - expected.double()).abs().max().item()
@@ -130,10 +133,10 @@ _MISSING = "an all-reduce is missing"
 def explained(
     pieces: list[Tensor], expected: Tensor, limit: float, bias: Tensor | None = None
 ) -> str:
-    """What a difference looks like, in words; "" if like no known mistake.
+    """The known mistake that explains the difference, in words; "" if none does.
 
-    `limit` is the largest difference that still counts as equal, relative to the largest number;
-    `bias`: what is added to each row last, once.
+    `limit` is the largest difference that still counts as equal, relative to the largest value;
+    `bias` is the vector that the module adds to each row.
     """
     for words, whole in _mistakes(pieces, expected):
         if relative(whole, expected) <= limit:
@@ -178,7 +181,7 @@ def _factors(ranks: int) -> Iterator[tuple[float, str]]:
 
 
 def wrong_ranks(pieces: list[Tensor], expected: Tensor, limit: float) -> list[int]:
-    """The ranks whose piece is not what is expected; none where the pieces cannot be told apart."""
+    """The ranks whose piece differs from `expected`; all if the pieces cannot be assigned."""
     if all(piece.shape == expected.shape for piece in pieces):
         return [r for r, piece in enumerate(pieces) if not relative(piece, expected) <= limit]
     best: list[int] = list(range(len(pieces)))
@@ -199,7 +202,7 @@ def wrong_ranks(pieces: list[Tensor], expected: Tensor, limit: float) -> list[in
 
 
 def _constant_row(found: Tensor, expected: Tensor, limit: float) -> bool:
-    """Whether every row is off by the same vector."""
+    """Whether every row differs from `expected` by the same vector."""
     if found.ndim < 2 or len(found.flatten(0, -2)) < 2:
         return False
     rows = (found.double() - expected.double()).flatten(0, -2)

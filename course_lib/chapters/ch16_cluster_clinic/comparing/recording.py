@@ -1,4 +1,4 @@
-"""One tensor of a run, and the file that a rank's tensors are kept in."""
+"""Recording the tensors of one update on each rank, and reading them back."""
 
 import re
 from dataclasses import asdict, dataclass, replace
@@ -17,9 +17,9 @@ from course_lib.problem import Problem
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor that one rank had; `terms` is the length of the sums that made each number.
+    """A tensor of one rank; `terms` is the number of terms summed for each element.
 
-    `times`: how often it arose, as in several micro-batches; the value is the first.
+    `times`: how often it was computed, as in several micro-batches; `value` is the first.
     """
 
     kind: str
@@ -30,14 +30,14 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is called in every run."""
+        """Its kind and name, which identify the tensor in every run."""
         return self.kind, self.name
 
 
 def read(folder: Path) -> list[dict[tuple[str, str], Entry]]:
-    """The entries of each rank, by key, in the order in which they arose.
+    """The entries of each rank, by key, in the order in which they were computed.
 
-    Raises Problem for a folder that has no run, or not all of its ranks.
+    Raises Problem for a folder without a run, or with a run that lacks ranks.
     """
     pages = [_page(folder, 0)]
     pages += [_page(folder, rank) for rank in range(1, pages[0]["ranks"])]
@@ -58,36 +58,36 @@ def _page(folder: Path, rank: int) -> dict[str, Any]:
             f"{folder} has no {path.name}: give a folder that comparing.record, or "
             "`course demo one_update --folder`, has written on all ranks"
         ) from None
-    except Exception:  # whatever else torch cannot read
+    except Exception:  # any other file that torch cannot read
         pass
     raise Problem(f"{path} is no record of an update: record it again, into a new folder")
 
 
-# What wrappers put in front of the names of what they wrap.
+# Prefixes that wrappers add to the names of modules and parameters.
 _WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 def record(model: nn.Module, folder: Path | str) -> "Recording":
-    """A context in which one forward and one backward pass of `model` are written to `folder`.
+    """A context manager that records one forward and backward pass of `model` in `folder`.
 
-    Every rank calls it, and writes its own file. Inside, call `.loss(…)` with the loss. A module
-    that is called again, as in a second micro-batch, keeps its first tensors, which are compared
-    with those of a run that called it as often; gradients of weights are those at the end. Raises
-    Problem for a folder that has a record already.
+    Every rank calls it, and writes its own file. Inside, call `.loss(…)` with the loss. If a module
+    is called several times, as with micro-batches, the first tensors are recorded; they are
+    compared only with a run that called it as often. Weight gradients are those at the end. Raises
+    Problem if the folder already has a record.
     """
     return Recording(model, Path(folder))
 
 
 class Recording:
-    """Hooks on every module, for one update."""
+    """Records one update through hooks on every module and parameter."""
 
     def __init__(self, model: nn.Module, folder: Path) -> None:
         together = dist.is_available() and dist.is_initialized()
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
         self.model, self.folder = model, folder
         self.entries: dict[tuple[str, str], Entry] = {}
-        self.arrived: list[str] = []  # parameters, in the order of their gradients
-        self.outputs: list[Tensor] = []  # alive, so that no other tensor gets their ids
+        self.arrived: list[str] = []  # parameters, in the order in which gradients were accumulated
+        self.outputs: list[Tensor] = []  # kept alive, to recognize an output seen before
         self.hooks: list[Any] = []
         if (folder / f"rank{self.rank}.pt").exists():
             raise Problem(f"{folder} has a record already: name a new folder, or remove it")
@@ -105,7 +105,7 @@ class Recording:
         return self
 
     def loss(self, loss: Tensor) -> None:
-        """Write down the loss of this rank, a tensor of one number."""
+        """Record the loss of this rank, a tensor with one element."""
         self._keep("loss", "", loss, 1)
 
     def __exit__(
@@ -118,7 +118,7 @@ class Recording:
             hook.remove()
         if kind is None:
             rows = max((len(out.flatten(0, -2)) for out in self.outputs if out.ndim > 1), default=1)
-            # What cuts a model may give its parameters gradients that no hook sees.
+            # Sharding libraries may set gradients without triggering the hook.
             for name in dict.fromkeys([*self.arrived, *self.parameters]):
                 gradient = self.parameters[name].grad
                 if gradient is not None:
@@ -128,11 +128,11 @@ class Recording:
             torch.save(page, self.folder / f"rank{self.rank}.pt")
 
     def _output(self, name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
-        # A second forward pass, of activations that are recomputed, comes inside the backward pass.
-        backward = torch._C._current_graph_task_id() >= 0  # torch.utils.checkpoint asks it, too
+        # Activation recomputation runs the forward pass again inside the backward pass: skip it.
+        backward = torch._C._current_graph_task_id() >= 0  # as in torch.utils.checkpoint
         if backward or not isinstance(output, Tensor):
             return
-        if any(output is other for other in self.outputs):  # of a container and its last module
+        if any(output is other for other in self.outputs):  # a container returns its last module's
             return
         self.outputs.append(output)
         self._keep("output", name, output, _terms(module))
@@ -153,7 +153,7 @@ class Recording:
 
 
 def _terms(module: nn.Module) -> int:
-    """How many products are added up for each number of the output."""
+    """The number of products summed for each element of the module's output."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or isinstance(module, nn.Embedding):
         return 1

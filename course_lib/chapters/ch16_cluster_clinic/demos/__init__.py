@@ -1,1 +1,1 @@
-"""Programs of this chapter."""
+"""Demos of chapter 16."""

@@ -42,9 +42,9 @@ from course_lib.validation import fraction
 
 @dataclass
 class Version:
-    """A model, what makes its loss, and what is exchanged after the backward pass.
+    """A parallelized model, its loss, and the gradient exchange after the backward pass.
 
-    A fault replaces one of them. `whole` makes the uncut model once more.
+    A fault replaces one of them. `whole` builds the model again, not parallelized.
     """
 
     model: nn.Module
@@ -55,21 +55,21 @@ class Version:
 
 
 def nothing() -> None:
-    """No exchange: the backward pass has made it, or there is none."""
+    """No gradient exchange after the backward pass."""
 
 
 def one(build: Callable[[], GPT], _rank: launch.Rank, _parts: str) -> Version:
-    """One process; several would all do the same."""
+    """A single process, without parallelism; several ranks would all do the same."""
     return Version(build(), build, mean_loss, nothing)
 
 
 def ddp(build: Callable[[], GPT], _rank: launch.Rank, _parts: str) -> Version:
-    """DistributedDataParallel."""
+    """Data parallelism by DistributedDataParallel."""
     return Version(DistributedDataParallel(build()), build, rows_loss, nothing)
 
 
 def fsdp(build: Callable[[], GPT], rank: launch.Rank, _parts: str) -> Version:
-    """`fully_shard`, a unit for each layer."""
+    """FSDP2 by `fully_shard`, one unit per layer."""
     model = build()
     mesh = init_device_mesh(rank.device.type, (rank.world,))
     for block in model.blocks:
@@ -85,7 +85,7 @@ def tp(build: Callable[[], GPT], _rank: launch.Rank, parts: str) -> Version:
 
 
 def sp(build: Callable[[], GPT], _rank: launch.Rank, parts: str) -> Version:
-    """Tensor parallelism from scratch, with norms and residuals cut along the sequence."""
+    """Tensor parallelism from scratch, with norms and residuals sharded along the sequence."""
     region = own_region(parts, sequence_parallel=True)
     assert isinstance(region, SequenceParallel)
     model = cut_gpt(build(), region)
@@ -93,7 +93,7 @@ def sp(build: Callable[[], GPT], _rank: launch.Rank, parts: str) -> Version:
 
 
 def tp_ddp(build: Callable[[], GPT], rank: launch.Rank, _parts: str) -> Version:
-    """Pairs of neighbours share each matrix; the pairs have their own rows."""
+    """A 2D mesh: tensor parallelism within pairs of ranks, data parallelism across the pairs."""
     if rank.world % 2:
         raise ValueError(f"technique tp_ddp needs pairs, and there are {rank.world} ranks: take 4")
     mesh = init_device_mesh(rank.device.type, (rank.world // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -116,19 +116,19 @@ TECHNIQUES = {"one": one, "ddp": ddp, "fsdp": fsdp, "tp": tp, "sp": sp, "tp_ddp"
 
 
 def mean_loss(version: Version, batch: Batch) -> Tensor:
-    """Of the whole batch. The loss is computed in fp32, as everywhere, or in fp64."""
+    """The mean loss over the whole batch, computed in fp32 or fp64."""
     inputs, labels = batch
     logits = _at_least_fp32(version.model(inputs))
     return cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def rows_loss(version: Version, batch: Batch) -> Tensor:
-    """Of this rank's rows."""
+    """The mean loss over this rank's rows."""
     return mean_loss(version, own_rows(batch, launch.init()))
 
 
 def words_loss(version: Version, batch: Batch) -> Tensor:
-    """Of the whole batch, from logits of which each rank has its own words."""
+    """The mean loss over the whole batch, from logits that are sharded over the vocabulary."""
     inputs, labels = batch
     assert version.region is not None
     logits = _at_least_fp32(version.model(inputs))
@@ -139,11 +139,11 @@ def _at_least_fp32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-LAYER = 1  # the layer that is broken, where it is one
+LAYER = 1  # the layer that faults of a single layer break
 
 
 class NoSum(Function):
-    """f or g without its all-reduce."""
+    """The operator f or g of tensor parallelism without its all-reduce."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor, _group: Any) -> Tensor:
@@ -155,7 +155,7 @@ class NoSum(Function):
 
 
 class SumBoth(Function):
-    """g whose backward pass sums as well: each rank has the whole gradient already."""
+    """The operator g with an extra all-reduce in backward, of a gradient that is already whole."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -168,73 +168,73 @@ class SumBoth(Function):
 
 
 def no_f(version: Version) -> None:
-    """The MLP's f forgets its all-reduce."""
+    """The MLP's f lacks its all-reduce in the backward pass."""
     _mlp(version, 0).region = TensorParallel(pair=Pair(f=NoSum))
 
 
 def no_g(version: Version) -> None:
-    """The MLP's g forgets its all-reduce."""
+    """The MLP's g lacks its all-reduce in the forward pass."""
     _mlp(version, 2).region = TensorParallel(pair=Pair(g=NoSum))
 
 
 def g_twice(version: Version) -> None:
-    """The MLP's g sums in the backward pass, too."""
+    """The MLP's g all-reduces in the backward pass as well."""
     _mlp(version, 2).region = TensorParallel(pair=Pair(g=SumBoth))
 
 
 class BiasFirst(RowParallelLinear):
-    """Adds the bias on each rank, before the sum."""
+    """Adds the bias on each rank before the all-reduce, which sums it once per rank."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.region.leave(linear(x, self.weight, self.bias))
 
 
 def bias(version: Version) -> None:
-    """The bias is added before the sum, once for each rank."""
+    """The bias is added before the all-reduce, once per rank."""
     _mlp(version, 2).__class__ = BiasFirst
 
 
 def qkv(version: Version) -> None:
-    """The fused matrix of q, k and v is cut in one piece."""
+    """The fused matrix of q, k and v is sharded as a whole, not within each of its parts."""
     whole: Any = version.whole().blocks[LAYER]
     assert version.region is not None
     _block(version).attention.qkv = ColumnParallelLinear(whole.attention.qkv, version.region)
 
 
 def weights(version: Version) -> None:
-    """The last rank has drawn its part of a matrix itself."""
+    """The last rank initializes its shard of a matrix with its own random numbers."""
     if dist.get_rank() == dist.get_world_size() - 1:
         nn.init.uniform_(_mlp(version, 0).weight, -0.1, 0.1)
 
 
 def scale(version: Version) -> None:
-    """A matrix cut by inputs was initialised by the inputs of one rank."""
+    """A row-parallel matrix is initialized with the fan-in of one rank's shard."""
     with torch.no_grad():
         _mlp(version, 2).weight *= dist.get_world_size() ** 0.5
 
 
 def eps(version: Version) -> None:
-    """A norm has the epsilon of another library."""
+    """A norm uses the epsilon of another library."""
     _block(version).norm1.eps = 1e-6
 
 
 def vocabulary(version: Version) -> None:
-    """The words of every rank but the first begin one too late."""
+    """The vocabulary range of every rank but the first starts one too late."""
     _model(version).embedding.first += dist.get_rank() > 0
 
 
 def seed(_version: Version) -> None:
-    """Every rank draws its own random numbers for dropout."""
+    """Every rank has its own random seed for dropout."""
     torch.manual_seed(1000 + dist.get_rank())
 
 
 def norms(version: Version) -> None:
-    """Gradients of norms and biases, which each rank has of its own tokens, are not summed."""
+    """Gradients of norms and biases, computed from each rank's own tokens, are not summed."""
     version.exchange = nothing
 
 
 def places(version: Version) -> None:
-    """Each rank counts its tokens from 0."""
+    """Each rank numbers the positions of its tokens from 0."""
 
     class FromZero(SequenceParallel):
         def own_tokens(self, places: Tensor) -> Tensor:
@@ -244,13 +244,13 @@ def places(version: Version) -> None:
 
 
 def no_average(version: Version) -> None:
-    """DDP's exchange is skipped, as under a `no_sync()` that was left on."""
+    """DDP skips the gradient exchange, as under a `no_sync()` that was left on."""
     assert isinstance(version.model, DistributedDataParallel)
     version.model.require_backward_grad_sync = False
 
 
 def summed(version: Version) -> None:
-    """Gradients are summed over the ranks, not averaged."""
+    """Gradients are summed over the ranks instead of averaged."""
 
     def multiply() -> None:
         for parameter in version.model.parameters():
@@ -268,12 +268,12 @@ def _block(version: Version) -> Any:
     return _model(version).blocks[LAYER]
 
 
-def _mlp(version: Version, place: int) -> Any:
-    return _block(version).mlp[place]
+def _mlp(version: Version, index: int) -> Any:
+    return _block(version).mlp[index]
 
 
 class Fault(NamedTuple):
-    """What is done to a right version, of which techniques; the first tensor that differs then."""
+    """How to break a correct version, for which techniques, and the first tensor that differs."""
 
     apply: Callable[[Version], None]
     techniques: tuple[str, ...]
@@ -305,7 +305,7 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     folder: str = option("", "the folder to write to")
     technique: str = option("one", f"one of {', '.join(TECHNIQUES)}", among=TECHNIQUES)
@@ -330,12 +330,12 @@ class Options(BatchOptions):
             raise ValueError("fault seed needs random numbers: set dropout, for example to 0.1")
 
     def build(self) -> GPT:
-        """The whole model, the same on every rank."""
+        """Build the model, with the same weights on every rank."""
         return self.training().build().to(launch.init().device, DTYPES[self.precision])
 
 
 def main(options: Options) -> Result:
-    """Record one update; nothing is updated."""
+    """Record the forward and backward pass of one update; the weights are not changed."""
     rank = launch.init()
     if not options.folder:
         raise ValueError("folder is empty: say where to write, as in --folder one")
@@ -344,7 +344,7 @@ def main(options: Options) -> Result:
         for name, module in list(version.model.named_modules()):
             if name.endswith(".mlp"):
                 module.append(nn.Dropout(options.dropout))
-    torch.manual_seed(options.seed)  # of dropout, the same on every rank
+    torch.manual_seed(options.seed)  # dropout's seed, the same on every rank
     if options.fault != "none":
         FAULTS[options.fault].apply(version)
     batch = options.training().batches(rank.device)[0]
@@ -353,8 +353,8 @@ def main(options: Options) -> Result:
         run.loss(loss)
         loss.backward()
         version.exchange()
-    on, folder = "one rank" if rank.world == 1 else f"{rank.world} ranks", Path(options.folder)
+    ranks, folder = "one rank" if rank.world == 1 else f"{rank.world} ranks", Path(options.folder)
     own = float(loss.detach())
     return Result(
-        f"{folder}: one update on {on}, loss {own:.6f} on rank 0", loss=own, folder=str(folder)
+        f"{folder}: one update on {ranks}, loss {own:.6f} on rank 0", loss=own, folder=str(folder)
     )

@@ -21,7 +21,7 @@ from course_lib.demos.shared.result import Result
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     schedule: str = option(
         "halving", "halving (log2 n rounds) or all (n - 1 rounds)", among=SCHEDULES
@@ -39,7 +39,7 @@ class Options(DemoOptions):
         self.is_slow(0, 1)
 
     def is_slow(self, sender: int, partner: int) -> bool:
-        """Whether `sender` is to be late when it sends to `partner`."""
+        """Whether `sender` should be delayed when it sends to `partner`."""
         names = self.slow.split("-") if self.slow != "none" else []
         if len(names) > 2 or not all(name.isdigit() for name in names):
             raise ValueError(f"slow {self.slow!r} is no rank and no pair: write none, 2, or 0-2")
@@ -49,23 +49,23 @@ class Options(DemoOptions):
 
 
 def main(options: Options) -> Result:
-    """Test the pairs of each round at once; every rank returns the same."""
+    """Test all pairs of a round at the same time; every rank returns the same result."""
     rank = launch.init()
     plan = rounds(rank.world, options.schedule)
     data = torch.ones(options.size_kib * 1024, dtype=torch.uint8, device=rank.device)
     fastest: dict[tuple[int, int], float] = {}
-    for pairs in plan * options.passes:  # later again: what else runs here comes and goes
+    for pairs in plan * options.passes:  # repeat later, since other load comes and goes
         dist.barrier()
         for first, second in pairs:
             if rank.rank in (first, second):
                 seconds = _one_way_s(data, rank.rank, first + second - rank.rank, options)
                 fastest[first, second] = min(seconds, fastest.get((first, second), seconds))
-    # Both ends timed each pair: keep what the first one says.
+    # Both ranks of a pair timed it: keep the time of the first.
     tests = [
         PairTest(*pair, data.nbytes / seconds)
-        for who, own in enumerate(from_all_ranks(fastest))
+        for timer, own in enumerate(from_all_ranks(fastest))
         for pair, seconds in sorted(own.items())
-        if pair[0] == who
+        if pair[0] == timer
     ]
     found = name_slow(tests)
     count = f"{len(tests)} pairs of {rank.world} ranks in {len(plan)} rounds"
@@ -79,7 +79,7 @@ def main(options: Options) -> Result:
 
 
 def _matrix(tests: Sequence[PairTest], ranks: int) -> Iterator[str]:
-    """A rate for each pair."""
+    """Yield the lines of a table with the rate of each pair, in MB/s."""
     rates = {(test.first, test.second): test.bytes_per_s / 1e6 for test in tests}
     yield "MB/s, one way" + "".join(f"{rank:>9}" for rank in range(ranks))
     for first in range(ranks - 1):
@@ -89,7 +89,7 @@ def _matrix(tests: Sequence[PairTest], ranks: int) -> Iterator[str]:
 
 
 def _one_way_s(data: Tensor, rank: int, partner: int, options: Options) -> float:
-    """Half of the time there and back, the fastest of the repeats."""
+    """Half of the round-trip time in seconds, the fastest of the repeats."""
     times = []
     for _ in range(options.repeats):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The hang doctor: from the records that ranks left to one sentence. Needs nothing but Python.
+"""The hang doctor: diagnoses a hung launch from the files of its ranks. Needs only Python.
 
     reading ──> evidence ──> standing ──> causes ──> one finding
     (files)     (by rank)    (who waits   (each: a finding with
@@ -6,8 +6,8 @@
 
     print(diagnosing.diagnose("here").report())
 
-A rank is accused only if the record shows it: it ended by itself, it stands in its own code while
-others wait for it, or most of the others agree against it.
+A rank is named as the cause only if the files show it: it ended by itself, it is in its own code
+while others wait for it, or it differs from a majority that agrees.
 """
 
 from pathlib import Path
@@ -16,5 +16,5 @@ from course_lib.chapters.ch16_cluster_clinic.diagnosing import judging, reading
 
 
 def diagnose(folder: Path | str) -> judging.Diagnosis:
-    """What the records in the folder say. Raises OSError where the folder cannot be read."""
+    """Diagnose the records in `folder`. Raises OSError if the folder cannot be read."""
     return judging.diagnose(reading.read(Path(folder)))

@@ -1,4 +1,4 @@
-"""Ranks that the others wait for: they died, hang, are reading, have finished, or never came."""
+"""Diagnoses of ranks that the others wait for: dead, hung, loading data, finished, not started."""
 
 import re
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
 from course_lib.launch.page import Line, most_seen, own_line
 
 _WORKER_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
-_STOPPED_S = 3.0  # a launcher ends the others sooner after one died
+_STOPPED_S = 3.0  # longer than a launcher takes to end the others after one died
 _WORKER = "lost a worker of its DataLoader"
 _WORKER_REMEDY = (
     "Run it with num_workers=0 to see the error itself; a worker that was killed ran out of memory"
     " or of shared memory."
 )
 _PRINTED = "Look at the last lines that it printed."
-# What a rank raised or printed: the cause, a pattern, what happened in words that follow "rank 1",
-# and the remedy.
+# Known errors: the cause, a pattern of what the rank raised or printed, what happened (words that
+# follow "rank 1"), and the remedy.
 _RAISED = (
     (
         "port", r"EADDRINUSE|[Aa]ddress already in use", "found its port taken",
@@ -62,31 +62,31 @@ _RAISED = (
 
 
 def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """A rank that raised, was killed or left by itself: the first that did."""
-    dead = [each for each in stand if each.state == "ended"]
-    # gloo aborts a rank that loses a peer: one that ended in another way is the cause.
+    """The first rank that raised, was killed or exited by itself."""
+    dead = [one for one in stand if one.state == "ended"]
+    # gloo aborts a rank that loses a peer, so prefer ranks that ended in another way.
     dead = [e for e in dead if evidence.records[e.rank].fatal != "Aborted"] or dead
     if not dead:
         return None
-    first = min(dead, key=lambda each: evidence.records[each.rank].page.at_s)
-    same = [each.rank for each in dead if _alike(each) == _alike(first)]
+    first = min(dead, key=lambda one: evidence.records[one.rank].page.at_s)
+    ranks = [one.rank for one in dead if _alike(one) == _alike(first)]
     record = evidence.records[first.rank]
     line = _worker_line(record) or first.line
-    # The page of a rank that was killed may be a quarter of a second old.
+    # The page (state file) of a killed rank may be a quarter of a second old.
     killed = record.page.state not in ("failed", "returned")
     where = f", last seen{at(line)}" if killed and line else at(line)
     cause, what, remedy = _raised(record) or _killed(record)
-    sentence = f"{accused(same)} {what}{where}{_others(stand, same)}"
-    return found(cause, sentence, remedy, same, {first.rank: line})
+    sentence = f"{accused(ranks)} {what}{where}{_others(stand, ranks)}"
+    return found(cause, sentence, remedy, ranks, {first.rank: line})
 
 
 def _alike(each: Standing) -> object:
-    """What the same error on several ranks has in common: all but its numbers."""
+    """A key that is equal for the same error on several ranks: text without digits, and line."""
     return re.sub(r"\d+", "", each.text), each.line
 
 
 def _raised(record: Record) -> tuple[str, str, str] | None:
-    """The cause, what happened, and the remedy, from what a rank raised or printed."""
+    """(cause, what happened, remedy) of what a rank raised or printed; None if neither."""
     error, reason = record.page.error, record.page.reason
     known, _, advice = reason.partition(": ")
     for cause, pattern, what, remedy in _RAISED:
@@ -103,7 +103,7 @@ def _raised(record: Record) -> tuple[str, str, str] | None:
 
 
 def _killed(record: Record) -> tuple[str, str, str]:
-    """The same for a rank that raised nothing, from how its process ended."""
+    """(cause, what happened, remedy) of a rank that raised nothing, from how its process ended."""
     code = record.end.exit_code if record.end else None
     if code is None and record.fatal:
         return "killed", f"died of a fatal error ({record.fatal})", _PRINTED
@@ -137,7 +137,7 @@ def _first_line(error: str) -> str:
 
 
 def _worker_line(record: Record) -> Line | None:
-    """Where a worker of the DataLoader raised, from the traceback in the error's text."""
+    """The program's line at which a DataLoader worker raised, from the traceback in the error."""
     error = record.page.error
     if "Original Traceback" not in error:
         return None
@@ -146,7 +146,7 @@ def _worker_line(record: Record) -> Line | None:
 
 
 def _others(stand: Sequence[Standing], but: Sequence[int]) -> str:
-    """Such as ", while ranks 0 and 2 waited in all_reduce number 3"; nothing if none did."""
+    """A phrase such as ", while ranks 0 and 2 waited in all_reduce number 3"; "" if none did."""
     calls = {e.rank: e.call for e in stand if e.rank not in but and e.state == "waiting" and e.call}
     if not calls:
         return ""
@@ -156,12 +156,12 @@ def _others(stand: Sequence[Standing], but: Sequence[int]) -> str:
 
 
 def never_came(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """Ranks without a page, while the others wait to begin."""
+    """Ranks without a page (state file), while the others wait in the rendezvous."""
     joining = [each.rank for each in stand if each.state == "joining"]
     silent = [each.rank for each in stand if each.state == "silent"]
     if not joining or len(joining) + len(silent) < len(stand) or not silent:
         return None
-    # Where a launcher started all ranks, or nobody has waited to its limit, they may just be slow.
+    # If a launcher started all ranks, or no rank reached its time limit, they may just be slow.
     started = any(evidence.records[rank].end for rank in silent)
     if started or not any(stand[rank].text for rank in joining):
         return None
@@ -178,7 +178,7 @@ def never_came(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
 
 
 def circle(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """Ranks that send or receive in a circle, each waiting for the next."""
+    """Deadlock: ranks that send or receive in a cycle, each waiting for the next."""
     ring = in_circle(waits_for(evidence, stand))
     if not any(stand[rank].state == "message" for rank in ring):
         return None
@@ -193,20 +193,20 @@ def circle(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
 
 
 def absent(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """The rank at the end of the chain: others wait for it, and it waits for nobody."""
+    """The rank at the end of the chain of waits: others wait for it, and it waits for none."""
     waits = waits_for(evidence, stand)
-    last = [rank for rank in sorted(set().union(*waits.values())) if not waits[rank]]
-    if own := [rank for rank in last if stand[rank].state == "own"]:
-        return _in_its_own_code(evidence, stand, own)
-    if late := [rank for rank in last if _only_a_dump(evidence.records[rank])]:
+    roots = [rank for rank in sorted(set().union(*waits.values())) if not waits[rank]]
+    if in_own_code := [rank for rank in roots if stand[rank].state == "own"]:
+        return _in_its_own_code(evidence, stand, in_own_code)
+    if late := [rank for rank in roots if _only_a_dump(evidence.records[rank])]:
         return _late(evidence, stand, late)
-    if finished := [rank for rank in last if stand[rank].state == "returned"]:
+    if finished := [rank for rank in roots if stand[rank].state == "returned"]:
         return _finished(evidence, stand, finished)
     return None
 
 
 def _only_a_dump(record: Record) -> bool:
-    """Whether nothing but its collectives is known, all of them over."""
+    """Whether the record is a flight recorder dump alone, with all collectives completed."""
     page = record.page
     return page.launch == DUMP and not page.message and not pending(page)
 
@@ -254,7 +254,7 @@ def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]
     calls = {e.rank: e.call for e in stand if e.state == "waiting" and e.call and e.call.number}
     ranks = list(calls)
     records = [evidence.records[rank] for rank in ranks]
-    # Of who lost a peer, or was told to end, the others were already gone.
+    # A rank that lost a peer, or was signalled, outlived the others.
     lost = any(record.signalled or record.page.state == "failed" for record in records)
     if not ranks or not (lost or max(stand[rank].still_s for rank in ranks) >= STILL_S):
         return None

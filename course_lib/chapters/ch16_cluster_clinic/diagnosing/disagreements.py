@@ -1,4 +1,4 @@
-"""Ranks that called something else: another collective, size, order, number of calls or group."""
+"""Diagnoses of mismatched calls: another collective, size, order, number of calls, or group."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
 from course_lib.launch.page import Call, Line
 
 _SIZES = re.compile(r"data size doesn't match expected size|another number of bytes")
-# All ranks send the same number of elements; in a gather or a scatter the root has more, and what
-# is gathered or sent to all may differ by rank.
+# Collectives in which all ranks must pass the same number of elements. In a gather or scatter the
+# root has more, and in an all-gather or all-to-all the sizes may differ.
 _EQUAL_SIZES = (
     "all_reduce", "allreduce", "broadcast", "reduce", "_allgather_base", "all_gather_into_tensor",
     "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor",
@@ -46,9 +46,9 @@ Site = tuple[str, int] | None  # the file and the number of a line
 
 @dataclass(frozen=True)
 class Meeting:
-    """The first collective in which the calls of the ranks do not fit together.
+    """The calls that ranks made under one sequence number, which may not match.
 
-    `past` has the earlier calls of each rank in the group by their numbers, and this one.
+    `past` has all calls of each rank in the group, by number, including this one.
     """
 
     number: int
@@ -57,14 +57,14 @@ class Meeting:
 
     @cached_property
     def camps(self) -> list[list[int]]:
-        """The ranks whose calls fit together, the largest camp first."""
+        """Sets of ranks whose calls match each other, the largest first."""
         camps: dict[object, list[int]] = {}
         known = all(call.root >= 0 for call in self.calls.values())
         for rank, call in self.calls.items():
-            more = (call.root, call.operator) if known else ()
-            camps.setdefault((_signature(call), more), []).append(rank)
-        # Of an aborted rank only the line is known: it belongs to those who called there, and to
-        # neither side where both did.
+            details = (call.root, call.operator) if known else ()
+            camps.setdefault((_signature(call), details), []).append(rank)
+        # For an aborted rank only the line is known: it joins the camp that called from that line,
+        # or no camp if several did.
         for rank, call in self.calls.items():
             if call.number:
                 continue
@@ -77,22 +77,22 @@ class Meeting:
                     camp[:] = [each for each in camp if each != rank]
             if len(there) == 1:
                 there[0].append(rank)
-        for camp in camps.values():  # first those of whom most is known
+        for camp in camps.values():  # ranks with a known call first
             camp.sort(key=lambda rank: (not self.calls[rank].number, rank))
         return sorted(filter(None, camps.values()), key=lambda camp: (-len(camp), camp))
 
     @property
     def odd(self) -> list[int]:
-        """The ranks outside the one largest camp; none if there is no such camp."""
+        """The ranks outside the largest camp; empty if two camps are largest."""
         return _odd(self.camps)
 
     def sides(self, one: int) -> tuple[list[int], list[int]]:
-        """The odd ranks, or those who agree with `one`, and the others."""
+        """The odd ranks, or else the camp of rank `one`; and all other ranks."""
         side = self.odd or next(camp for camp in self.camps if one in camp)
         return side, sorted(rank for camp in self.camps for rank in camp if rank not in side)
 
     def opening(self, one: int) -> str:
-        """How a sentence begins that goes on with what the side of `one` did."""
+        """The start of a sentence, before what the side of rank `one` did."""
         return opening(self.odd, self.sides(one)[0], [r for camp in self.camps for r in camp])
 
 
@@ -115,7 +115,7 @@ def _site(call: Call) -> Site:
 
 
 def _first_meeting(evidence: Evidence, stand: Sequence[Standing]) -> Meeting | None:
-    """The first call, by its time, on which the ranks of a group do not agree."""
+    """The earliest call, over all groups, on which the ranks of a group do not agree."""
     groups = {call.group for call in _all_calls(evidence)}
     meetings = filter(None, (_in_group(evidence, stand, group) for group in groups))
     return min(meetings, key=_time, default=None)
@@ -140,7 +140,8 @@ def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meet
     if not by_number:
         return None
     last = max(by_number)
-    # In the last call, unless those who called from its line have gone on by one since.
+    # An aborted rank was in the last call, unless the ranks that called from its line are one
+    # call further by now.
     at_last = {_site(call) for call in by_number[last].values()}
     before = by_number.get(last - 1, {})
     for rank, call in ((e.rank, e.call) for e in stand if e.call and not e.call.number):
@@ -157,17 +158,17 @@ def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meet
     return None
 
 
-# --- the causes, in the order in which they are asked -----------------------------------------
+# --- the causes, in the order in which they are tried -----------------------------------------
 
 
 def disagreement(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """Calls that do not fit together, and in which way."""
+    """The first mismatch of calls, and its kind: extra call, order, or another call."""
     meeting = _first_meeting(evidence, stand)
     if meeting is None:
         return None
     if meeting.odd:
         pairs = [(meeting.odd[0], meeting.camps[0][0])]
-    else:  # neither is accused, and both sides are asked
+    else:  # neither side is at fault for certain: try both
         one, other = meeting.camps[0][0], meeting.camps[1][0]
         pairs = [(one, other), (other, one)]
     judged = (judge(meeting, *pair) for judge in _JUDGES for pair in pairs)
@@ -175,14 +176,14 @@ def disagreement(evidence: Evidence, stand: Sequence[Standing]) -> Finding | Non
 
 
 def _extra_before(meeting: Meeting, one: int, other: int) -> Finding | None:
-    """Its calls are those of the other rank, with an extra one before them."""
+    """Rank `one` made the same calls as `other`, with extra ones inserted before."""
     mine, others = ({n: _site(c) for n, c in meeting.past[rank].items()} for rank in (one, other))
     start = next((n for n in sorted(mine) if n in others and mine[n] != others[n]), 0)
     if not start or start >= meeting.number:
         return None
     more = 1
     while start + more < meeting.number and mine.get(start + more) not in others.values():
-        more += 1  # as a forward pass that broadcasts several buffers
+        more += 1  # for example a forward pass that broadcasts several buffers
     late = range(start, meeting.number + 1 - more)
     if any(mine.get(n + more) != others[n] for n in late if n in others):
         return None
@@ -191,7 +192,7 @@ def _extra_before(meeting: Meeting, one: int, other: int) -> Finding | None:
 
 
 def _extra_now(meeting: Meeting, one: int, other: int) -> Finding | None:
-    """A barrier where the others exchange data replaces nothing: it is one call too many."""
+    """Rank `one` called a barrier where `other` exchanged data: the barrier is an extra call."""
     mine, others = meeting.calls[one], meeting.calls[other]
     if mine.operation != "barrier" or others.operation == "barrier":
         return None
@@ -214,7 +215,7 @@ def _extra(meeting: Meeting, one: int, other: int, call: Call, more: int = 1) ->
 
 
 def _swapped(meeting: Meeting, one: int, other: int) -> Finding | None:
-    """It is already where the others went next in earlier rounds."""
+    """Rank `one` called now what the others, in earlier rounds, called later."""
     mine, theirs = meeting.calls[one], meeting.calls[other]
     here, there = _site(mine), _site(theirs)
     if here is None or there is None or here == there:
@@ -222,16 +223,16 @@ def _swapped(meeting: Meeting, one: int, other: int) -> Finding | None:
     past = {n: _site(call) for n, call in meeting.past[other].items() if n < meeting.number}
     before = past.get(meeting.number - 1)
     nexts = {past[n + 1] for n in past if n + 1 in past and past[n] == before}
-    if nexts:  # what has come after the last call that all made
+    if nexts:  # sites that followed the last common call in earlier rounds
         departs = there in nexts and here not in nexts and here in past.values()
     else:
         departs = any(past[n] == there and past.get(n + 1) == here for n in past)
     if not departs:
         return None
-    # The outermost line at which the two ways to the calls part.
-    ways = zip(mine.path, theirs.path, strict=False)
-    apart = (m for m, t in ways if (m.file, m.line) != (t.file, t.line))
-    fork: Line | None = next(apart, mine.where)
+    # The outermost line at which the stacks of the two calls differ.
+    frames = zip(mine.path, theirs.path, strict=False)
+    differing = (m for m, t in frames if (m.file, m.line) != (t.file, t.line))
+    fork: Line | None = next(differing, mine.where)
     sentence = (
         f"{meeting.opening(one)} called {mine.name}{at(fork)} where {named(meeting.sides(one)[1])}"
         f" called {theirs.name}{at(theirs.where)}; in the rounds before, {theirs.name} came first"
@@ -244,9 +245,9 @@ def _swapped(meeting: Meeting, one: int, other: int) -> Finding | None:
 
 
 def _another_call(meeting: Meeting, one: int, other: int) -> Finding:
-    """Another collective, root, operator or size."""
+    """Rank `one` called with another operation, root, operator or size than `other`."""
     mine, theirs = calls = meeting.calls[one], meeting.calls[other]
-    known = min(mine.root, theirs.root) >= 0  # not of the aborted
+    known = min(mine.root, theirs.root) >= 0  # unknown for aborted ranks
     if mine.operation != theirs.operation:
         cause, words = "collective", [call.name for call in calls]
         remedy = f"One of the two is in the wrong place: {SAME}."
@@ -272,12 +273,12 @@ _JUDGES: tuple[Callable[[Meeting, int, int], Finding | None], ...] = (
 
 
 def sizes_said(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """Ranks that were aborted over a size, and whose calls are not known."""
+    """Ranks aborted because of a size mismatch, whose calls are not known."""
     ranks = [
         record.rank
         for record in evidence.records
         if _SIZES.search(record.log + (record.end.reason if record.end else "") + record.error)
-        # which gloo aborts for little else
+        # gloo aborts a rank for hardly any other reason
         or (record.end is None and (crashed_call(record) or record.outside))
     ]
     if not ranks:
@@ -293,7 +294,7 @@ def sizes_said(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
 
 
 def other_group(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """Ranks that wait for each other, in different groups."""
+    """Deadlock of ranks that wait for each other in different process groups."""
     calls = {e.rank: e.call for e in stand if e.state == "waiting" and e.call and e.call.number}
     ring = in_circle(waits_for(evidence, stand))
     if len({calls[rank].group for rank in ring if rank in calls}) < 2:

@@ -1,4 +1,4 @@
-"""The first collective in which ranks differ, from nothing but their flight records."""
+"""The first collective in which ranks differ, from their flight records alone."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,22 +7,22 @@ from importlib.resources import files
 from typing import Any
 
 Entry = Mapping[str, Any]
-# Ranks may send different sizes in these: each gives or gets what it has.
+# Collectives in which the sizes may differ between ranks.
 ANY_SIZE = ("all_gather", "gather", "scatter", "all_to_all")
 
 
 def first_divergence(
     records: Mapping[int, Sequence[Entry]],
 ) -> tuple[int, tuple[int, ...]] | None:
-    """The number of the first collective that is not the same on all ranks, and the odd ranks.
+    """(number, odd ranks) of the first collective that differs between ranks; None if all agree.
 
-    `records`: the entries of torch's flight recorder by rank, all of one group. Two calls are the
-    same if operation, sizes and types are (of ANY_SIZE the operation); a rank whose record ends
-    before that number has called nothing there. Odd are the ranks outside the one largest camp, and
-    none if there are two. None where all ranks agree, as far as all records reach back. An empty
-    record says nothing, and is left out.
+    `records`: the entries of torch's flight recorder by rank, all of one group. Two calls are equal
+    if operation, sizes and dtypes are (for ANY_SIZE the operation alone); a rank whose record ends
+    earlier made no such call. The odd ranks are those outside the largest set of ranks with equal
+    calls; the tuple is empty if two sets are largest. Only numbers that all records reach back to
+    are compared, and empty records are ignored.
     """
-    calls = {rank: each for rank, of in records.items() if (each := _by_number(of))}
+    calls = {rank: each for rank, entries in records.items() if (each := _by_number(entries))}
     begin = max((min(each) for each in calls.values()), default=1)
     end = max((max(each) for each in calls.values()), default=0)
     for number in range(begin, end + 1):
@@ -35,7 +35,7 @@ def first_divergence(
 
 
 def _by_number(entries: Sequence[Entry]) -> dict[int, object]:
-    """What the rank called, by the number of the call; messages are not counted."""
+    """The rank's collectives by sequence number; point-to-point messages are left out."""
     return {e["collective_seq_id"]: _what(e) for e in entries if not e["is_p2p"]}
 
 
@@ -55,10 +55,10 @@ def _odd(camps: list[list[int]]) -> tuple[int, ...]:
 
 @cache
 def flights(kind: str) -> dict[int, list[dict[str, Any]]]:
-    """Flight records of three ranks by rank, with that kind of fault of the demo `faults`.
+    """Stored flight records of three ranks, by rank, for one `kind` of fault of the demo `faults`.
 
-    Recorded once with torch 2.13 on gloo; keys that nobody reads here were left out. Raises
-    ValueError for another kind.
+    They come from torch 2.13 on gloo, without the keys that are not used here. Raises ValueError
+    for a kind that was not recorded.
     """
     recorded = json.loads(files("course_lib.data").joinpath("flights.json").read_text("utf-8"))
     if kind not in recorded:

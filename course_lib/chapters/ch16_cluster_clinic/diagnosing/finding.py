@@ -1,6 +1,6 @@
-"""What the doctor says, and the words that it is said in.
+"""A diagnosed cause, and the phrases of its sentence.
 
-What ranks did is said in the past tense, whose verbs are the same for one rank and for several.
+Sentences use the past tense, whose verbs have the same form for one rank and for several.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ HOW_TO_RECORD = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause.
+    """One diagnosed cause.
 
-    ranks: the accused, none where two sides disagree and nothing says which is wrong; lines: where
-    each rank that matters was; sentence: what happened; remedy: what to do.
+    ranks: the ranks at fault, empty if two sides disagree and nothing shows which is wrong; lines:
+    the line of code of each rank that matters; sentence: what happened; remedy: what to do.
     """
 
     cause: str
@@ -37,33 +37,33 @@ def found(
     ranks: Iterable[int] = (),
     lines: dict[int, Line | None] | None = None,
 ) -> Finding:
-    """A Finding with those of the lines that are known."""
+    """Make a Finding, leaving out the lines that are None."""
     known = {rank: line for rank, line in (lines or {}).items() if line}
     return Finding(cause, sentence, remedy, tuple(ranks), known)
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Such as "rank 1" or "ranks 0, 1 and 3"."""
+    """The ranks in words, such as "rank 1" or "ranks 0, 1 and 3"."""
     *most, last = map(str, sorted(ranks))
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def accused(ranks: Sequence[int]) -> str:
-    """How a sentence begins that goes on with what these ranks did."""
+    """The start of a sentence that names these ranks as the cause, before what they did."""
     if len(ranks) == 1:
         return f"Rank {ranks[0]} is the cause: it"
     return f"{named(ranks).capitalize()} are the cause: they"
 
 
 def opening(blamed: Sequence[int], side: Sequence[int], all_: Iterable[int]) -> str:
-    """How a sentence begins that goes on with what `side` did; without `blamed`, nobody is."""
+    """The start of a sentence before what `side` did; without `blamed`, no rank is the cause."""
     if blamed:
         return accused(blamed)
     return f"{named(all_).capitalize()} disagree, and nothing shows which is wrong: {named(side)}"
 
 
 def at(line: Line | None) -> str:
-    """Such as " at train.py:42 (`time.sleep(1)`)"; nothing for an unknown line."""
+    """The line in words, such as " at train.py:42 (`time.sleep(1)`)"; "" for None."""
     if line is None:
         return ""
     text = line.text if len(line.text) <= 70 else line.text[:67] + "..."
@@ -71,12 +71,12 @@ def at(line: Line | None) -> str:
 
 
 def size(call: Call) -> str:
-    """The elements and types of what is sent: "4 float", "4,000 float"; "" where not known."""
+    """Elements and dtypes of a call's tensors, such as "4,000 float"; "" if not known."""
     pairs = zip(call.sizes, call.dtypes, strict=False)
     parts = [f"{prod(shape):,} {kind.lower()}" for shape, kind in pairs]
     return " + ".join(parts[:3]) + (" + …" if len(parts) > 3 else "")
 
 
 def the(call: Call) -> str:
-    """Such as "all_reduce number 17"; without its number where it is not known."""
+    """Name and number of a call, such as "all_reduce number 17"; the name alone if number is 0."""
     return f"{call.name} number {call.number}" if call.number else call.name

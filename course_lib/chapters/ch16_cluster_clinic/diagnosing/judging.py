@@ -1,4 +1,4 @@
-"""The doctor: the causes one after the other, the first that fits, and "don't know"."""
+"""The diagnosis: try all causes in order, take the first that fits, or report "don't know"."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,17 +33,17 @@ from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
 from course_lib.launch.page import NO_PAGE, Page, most_seen
 
 _LEAST_CALLS = 6
-_LAST_SHARE = 0.8  # of the collectives that it is late for, it is the last in so many
-_LATE_SHARE = 0.25  # of the time between two updates, by which it is late
+_LAST_SHARE = 0.8  # least share of the late collectives in which the straggler is the last
+_LATE_SHARE = 0.25  # least share of the elapsed time by which it is late in total
 _LEAST_LATE_S = 0.01
-_WAITS_LITTLE, _WAIT_MUCH = 0.4, 0.4  # shares of the samples in torch.distributed
+_WAITS_LITTLE, _WAIT_MUCH = 0.4, 0.4  # most and least share of samples in torch.distributed
 
 
 def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """The rank that came last, almost always, by much, and hardly waited itself.
+    """The rank that almost always arrives last, by a large margin, and hardly waits itself.
 
-    Clocks of several machines differ, so that times alone accuse nobody: the others must have been
-    seen waiting as well.
+    Clocks of several machines differ, so arrival times alone are not enough: samples of the other
+    ranks' stacks must also show that they wait.
     """
     pages = [record.page for record in evidence.records]
     if len(stand) < 2 or NO_PAGE in pages:
@@ -78,7 +78,7 @@ def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
 
 
 def _arrivals(pages: Sequence[Page]) -> list[list[float]]:
-    """When each rank, in their order, called the collectives that all of them have called."""
+    """The arrival times in seconds, by rank, of each collective that all ranks have called."""
     times = [{(call.group, call.number): call.at_s for call in page.calls} for page in pages]
     common = set.intersection(*(set(each) for each in times))
     ordered = sorted(common, key=lambda key: times[0][key])
@@ -86,13 +86,13 @@ def _arrivals(pages: Sequence[Page]) -> list[list[float]]:
 
 
 def _waiting_share(page: Page) -> float:
-    """The share of its samples that were taken inside torch.distributed."""
+    """The share of the rank's stack samples that are inside torch.distributed."""
     total = sum(stack.samples for stack in page.all)
     return sum(stack.samples for stack in page.all if stack.waits) / (total or 1)
 
 
 Cause = Callable[[Evidence, Sequence[Standing]], Finding | None]
-# Calls that do not fit come first: ranks that die of them die later, and not always the wrong one.
+# Mismatched calls come first: they kill ranks later, and not always the rank at fault.
 CAUSES: tuple[Cause, ...] = (
     disagreement, ended, sizes_said, never_came, other_group, circle, absent, straggler,
 )  # fmt: skip
@@ -100,20 +100,20 @@ CAUSES: tuple[Cause, ...] = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The finding, a line for each rank, and what could not be read."""
+    """The finding, a line of text for each rank, and notes on what could not be read."""
 
     finding: Finding
     ranks: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
     def report(self) -> str:
-        """The sentence, the remedy, then the ranks."""
+        """The text of the diagnosis: sentence and remedy, the ranks, the notes."""
         said = f"{self.finding.sentence}. {self.finding.remedy}".strip()
         return "\n".join([said, *(["", *self.ranks] if self.ranks else []), *self.notes])
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """What the records say; "don't know" and "nothing wrong" are findings as well."""
+    """Diagnose the records; "don't know" and "nothing wrong" are findings as well."""
     stand = standings(evidence)
     lines = tuple(_line(each) for each in stand)
     for cause in CAUSES:
@@ -157,7 +157,7 @@ def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
 
 
 def _line(each: Standing) -> str:
-    """What one rank does, on one line."""
+    """One line of text on what a rank does, and for how long."""
     where = "" if each.state == "returned" else at(each.line)
     since = f", for {each.still_s:.1f} s" if each.still_s >= STILL_S else ""
     return f"  rank {each.rank} {each.does}{where}{since}"

@@ -1,6 +1,6 @@
-"""From a folder to the evidence: whatever is there, and whatever it holds.
+"""Read the records of a launch from a folder, which may lack files or have damaged ones.
 
-Nothing here raises for what a file contains: a file that cannot be read becomes a note.
+The content of a file never raises an error: a file that cannot be read becomes a note.
 """
 
 import io
@@ -16,12 +16,12 @@ from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import End, Evidence, Record
 from course_lib.launch.page import NO_PAGE, Line, Page, call_of
 
-DUMP = "dump"  # what a page of a dump has in the place of its launch
+DUMP = "dump"  # the launch id of a page made from a flight recorder dump
 _MESSAGE = re.compile(r"(?P<way>send|recv) (?P<me>\d+)(?:->|<-)(?P<peer>\d+)")
 
 
 class _Plain(pickle.Unpickler):
-    """Reads containers, words and numbers, which need no class."""
+    """An unpickler of containers, strings and numbers only: it refuses to load any class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no dump of torch's needs")
@@ -31,9 +31,9 @@ class _Plain(pickle.Unpickler):
 
 
 def page_of_dump(data: bytes, rank: int) -> Page:
-    """A page from a dump: its collectives, without stacks or an end.
+    """Convert a flight recorder dump to a page, which has its collectives but no stacks.
 
-    Raises what reading raises: ValueError, KeyError, TypeError or UnpicklingError.
+    Raises ValueError, KeyError, TypeError or UnpicklingError for a damaged dump.
     """
     dump = json.loads(data) if data[:1] in (b"{", b" ") else _Plain(io.BytesIO(data)).load()
     if not isinstance(dump, dict):
@@ -42,7 +42,7 @@ def page_of_dump(data: bytes, rank: int) -> Page:
     groups = {
         str(name): tuple(int(member) for member in _ranks(config))
         for name, config in dict(dump.get("pg_config") or {}).items()
-        if str(name)  # gloo's is of no group
+        if str(name)  # gloo's entry has an empty name
     }
     largest = [rank + 1 for ranks in groups.values() for rank in ranks if rank < MOST_RANKS]
     calls = [call_of(entry) for entry in entries if not entry.get("is_p2p")]
@@ -52,7 +52,7 @@ def page_of_dump(data: bytes, rank: int) -> Page:
         world=max([rank + 1, *(len(ranks) for ranks in groups.values()), *largest]),
         launch=DUMP,
         at_s=max((call.at_s for call in calls), default=0.0),
-        # Dumps are written when a time limit of minutes has passed.
+        # Dumps are written after the timeout, so the rank has waited at least that long.
         still_s=float(min((int(e.get("timeout_ms") or 0) for e in entries), default=0)) / 1000,
         message=message,
         peer=peer,
@@ -68,7 +68,7 @@ def _ranks(config: Any) -> list[Any]:
 
 
 def _message(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) -> tuple[str, int]:
-    """The send or receive in which the rank is, if that is its last entry."""
+    """Direction and peer of the incomplete send or receive in the last entry; else ("", -1)."""
     last = entries[-1] if entries else {}
     match = _MESSAGE.search(str(last.get("profiling_name", "")))
     if not last.get("is_p2p") or match is None or last.get("state") == "completed":
@@ -79,7 +79,7 @@ def _message(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) 
 
 
 MOST_RANKS = 100_000
-_MOST_BYTES = 64 * 2**20  # of one file: a page has 30 kB
+_MOST_BYTES = 64 * 2**20  # limit of one file; a page has about 30 kB
 _LARGE = 10**18
 _LOG_CHARACTERS = 16_384
 _BEHIND_S = 1.0  # a page is written four times a second
@@ -90,7 +90,7 @@ _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.
 
 
 def read(folder: Path) -> Evidence:
-    """All records of the folder. Raises OSError where the folder itself cannot be read."""
+    """Read all records of the folder. Raises OSError if the folder itself cannot be read."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     notes: list[str] = []
     pages: dict[int, Page] = {}
@@ -150,10 +150,10 @@ def _add(
 
 
 def _tried(path: Path, notes: list[str], reader: Callable[[Path], Any]) -> Any:
-    """What `reader` makes of the file, or None and a note."""
+    """Return `reader(path)`, or None with a note if it fails."""
     try:
         return reader(path)
-    except Exception as error:  # whatever a hostile or half-written file does
+    except Exception as error:  # anything that a hostile or half-written file may cause
         words = " ".join(str(error).split())[:120] or type(error).__name__
         notes.append(f"{path.name} could not be read ({words}): it was left out")
         return None
@@ -178,7 +178,7 @@ def _json(path: Path) -> Any:
 
 
 def _of_one_launch(pages: dict[int, Page], known: str, notes: list[str]) -> dict[int, Page]:
-    """The pages of the launch that launch.json is of, or of the last one."""
+    """The pages of the launch `known` from launch.json, or else of the newest launch."""
     names = {page.launch for page in pages.values()}
     if len(names) < 2:
         return pages
@@ -191,7 +191,7 @@ def _of_one_launch(pages: dict[int, Page], known: str, notes: list[str]) -> dict
 
 
 def _with_own_groups(page: Page) -> Page:
-    """The same, each group called by its name and its ranks: one name may be of several groups."""
+    """Rename each group to its name and ranks, since several groups may share one name."""
     keys = {name: f"{name}: {ranks}" for name, ranks in page.groups.items()}
     return replace(
         page,
@@ -201,7 +201,7 @@ def _with_own_groups(page: Page) -> Page:
 
 
 def _updated(page: Page, last: tuple[Line, ...], behind_s: float) -> Page:
-    """A page that stopped early: what holds Python's lock stops the page, not faulthandler."""
+    """Update a stale page from faulthandler's stack, which works even if the GIL is held."""
     if page.state != "running" or behind_s <= _BEHIND_S:
         return page
     page = replace(page, still_s=page.still_s + behind_s)
@@ -213,7 +213,7 @@ def _updated(page: Page, last: tuple[Line, ...], behind_s: float) -> Page:
 
 
 def _texts(pages: dict[int, Page]) -> dict[tuple[str, int], str]:
-    """What is written in the lines that some page quotes; a crash has numbers alone."""
+    """Source text by (file, line), from all pages; crash stacks have line numbers only."""
     quoted = [line for page in pages.values() for call in page.calls for line in call.path]
     return {(line.file, line.line): line.text for line in quoted if line.text}
 
@@ -226,7 +226,7 @@ def _text(path: Path) -> str:
 
 
 def crash_of(dump: str) -> tuple[Line, ...]:
-    """The main thread's lines in faulthandler's dump, the innermost last; it is dumped last."""
+    """The main thread's stack in a faulthandler dump, innermost line last; it is dumped last."""
     threads = []
     for part in dump.split("\n\n"):
         matches = [match for match in map(_FRAME.match, part.splitlines()) if match]
@@ -237,17 +237,17 @@ def crash_of(dump: str) -> tuple[Line, ...]:
 
 
 def aborted_outside(dump: str) -> bool:
-    """Whether faulthandler saw an abort, and no thread of Python was the current one."""
+    """Whether faulthandler saw an abort that came from a non-Python thread."""
     return "Fatal Python error: Aborted" in dump and "Current thread" not in dump
 
 
 def _ends(launch: dict[str, Any], notes: list[str]) -> dict[int, End]:
-    found = {}
+    ends = {}
     entries = launch.get("ends")
     for entry in entries if isinstance(entries, list) else ():
         try:
             rank, code = int(entry["rank"]), entry["exit_code"]
-            found[rank] = End(
+            ends[rank] = End(
                 exit_code=None if code is None else int(code),
                 returned=entry["returned"] is True,
                 reason=str(entry["reason"])[:_LOG_CHARACTERS],
@@ -256,11 +256,11 @@ def _ends(launch: dict[str, Any], notes: list[str]) -> dict[int, End]:
             )
         except (KeyError, TypeError, ValueError):
             notes.append("launch.json has an entry that is none: it was left out")
-    return {rank: end for rank, end in found.items() if 0 <= rank < MOST_RANKS}
+    return {rank: end for rank, end in ends.items() if 0 <= rank < MOST_RANKS}
 
 
 def page_of(data: Any) -> Page:
-    """A page from what its file holds. Raises KeyError, TypeError or ValueError for others."""
+    """Decode a page from JSON data. Raises KeyError, TypeError or ValueError if it is not one."""
     page: Page = _decoded(Page, data)
     if page.state not in ("joining", "running", "returned", "failed"):
         raise ValueError("its state is none that a rank can have")
@@ -268,7 +268,7 @@ def page_of(data: Any) -> Page:
 
 
 def _decoded(kind: Any, value: Any) -> Any:
-    """The value as that type: a dataclass from a dict, a tuple from a list, or a plain one."""
+    """Decode a JSON value as type `kind`: a dataclass, a dict, a tuple, or a plain value."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         known = {n: _decoded(of, value[n]) for n, of in hints.items() if n in value}

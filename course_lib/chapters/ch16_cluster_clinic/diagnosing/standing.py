@@ -1,4 +1,4 @@
-"""What is known of each rank of a launch, where it stands at the end, and for whom it waits."""
+"""The record of each rank, its state at the end of the launch, and the ranks it waits for."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import the
 from course_lib.launch.page import NO_PAGE, Call, Line, Page, own_line
 
-# What a rank says whose peer is gone, or did not come: look at the peer first.
+# Errors that follow from a peer that is gone or late: the peer is the cause.
 FOLLOWED = re.compile(
     r"closed by peer|reset by peer|Broken pipe|caused pair closure|Read error|[Tt]imed out"
     r"|failed to pass monitoredBarrier|doesn't match expected size|another number of bytes"
@@ -18,9 +18,9 @@ FOLLOWED = re.compile(
 
 @dataclass(frozen=True)
 class End:
-    """How a rank ended: exit_code is None where the launch was over before, and minus a signal.
+    """How a rank ended: exit_code is minus the signal, and None if the launch was over before.
 
-    time_up: it was ended at the time limit; stack: where it was then, the innermost line last.
+    time_up: it was ended at the time limit; stack: its stack at that time, innermost line last.
     """
 
     exit_code: int | None = None
@@ -32,11 +32,11 @@ class End:
 
 @dataclass(frozen=True)
 class Record:
-    """One rank: its page, its end as the launcher saw it, its last words; any may be missing.
+    """One rank: its page (state file), its end as the launcher saw it, its log; any may be missing.
 
-    crash: where its main thread was when the process was aborted, the innermost line last, `fatal`
-    why, and `outside` whether a thread without Python did it, as gloo's; signalled: whether its
-    launcher sent it a signal to end; behind_s: by how much its page is older than the newest one.
+    crash: stack of its main thread when the process was aborted, innermost line last; fatal: the
+    reason of the abort; outside: whether a non-Python thread aborted, such as gloo's; signalled:
+    whether its launcher sent it a signal to end; behind_s: age of its page against the newest one.
     """
 
     rank: int
@@ -51,34 +51,34 @@ class Record:
 
     @property
     def error(self) -> str:
-        """What it raised, or printed last."""
+        """The error that the rank raised, or the launcher's reason for its end."""
         return self.page.error or (self.end.reason if self.end else "")
 
     @property
     def stack(self) -> tuple[Line, ...]:
-        """Where its main thread was last, the innermost line last."""
+        """The last known stack of the main thread, innermost line last."""
         return self.crash or self.page.stack
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records by rank, and in `notes` what could not be read."""
+    """The records of all ranks, in order, and notes on what could not be read."""
 
     records: tuple[Record, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 _LOST = re.compile(r"closed by peer|reset by peer")
-STILL_S = 1.0  # pages are 0.25 s apart; a rank that was just about to move is not stuck
+STILL_S = 1.0  # a rank counts as stuck after this time; pages are written every 0.25 s
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What one rank does.
+    """The state of one rank at the end of the launch.
 
-    state: "ended" (raised or was killed by itself), "returned", "joining", "waiting" (in the
-    collective `call`), "message" (sends to or receives from `peer`), "unseen" (waits for something
-    that no record shows), "own" (in its own code) or "silent" (no page).
+    state: "ended" (raised, or was killed, not because of a peer), "returned", "joining", "waiting"
+    (in the collective `call`), "message" (sends to or receives from `peer`), "unseen" (waits for
+    something that is not recorded), "own" (in its own code) or "silent" (no page).
     """
 
     rank: int
@@ -91,7 +91,7 @@ class Standing:
 
     @property
     def does(self) -> str:
-        """The same in words that follow "rank 1"."""
+        """The state in words that follow "rank 1"."""
         return {
             "ended": "ended by itself",
             "returned": "has finished",
@@ -105,10 +105,10 @@ class Standing:
 
 
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
-    """Of every rank, in their order."""
+    """The state of every rank, in rank order."""
     asked = any(record.signalled for record in evidence.records)
     lost_s = [r.page.at_s for r in evidence.records if _LOST.search(r.page.error)]
-    # By then somebody was gone: it lost a peer, or a launcher began to end the others.
+    # By this time a rank was gone: another lost its peer, or a launcher began to end the ranks.
     gone_s = math.inf if asked else max(lost_s, default=-math.inf)
     return tuple(_standing(record, gone_s) for record in evidence.records)
 
@@ -116,7 +116,7 @@ def standings(evidence: Evidence) -> tuple[Standing, ...]:
 def _standing(record: Record, gone_s: float) -> Standing:
     page, end, rank = record.page, record.end, record.rank
     line = own_line(record.stack)
-    left = end is not None and end.exit_code == 0 and not end.returned  # by os._exit(0)
+    left = end is not None and end.exit_code == 0 and not end.returned  # os._exit(0)
     if not left and (page.state == "returned" or (end and end.returned)):
         return Standing(rank, "returned", line=line, text=page.reason)
     if _ended_by_itself(record) or _vanished(record, gone_s):
@@ -130,7 +130,7 @@ def _standing(record: Record, gone_s: float) -> Standing:
     if record.crash and (end is None or (end.exit_code or 0) < 0):
         call = crashed_call(record)
         said = f"{end.reason if end else ''} {record.log}"
-        # gloo aborts who receives too much, from a thread of its own, and torchrun keeps no log.
+        # gloo aborts a rank that receives too much, in its own thread, and torchrun keeps no log.
         followed = (end is None and record.outside) or FOLLOWED.search(said)
         state = "waiting" if call else "unseen" if followed else "ended"
         return Standing(rank, state, call=call, line=line)
@@ -148,21 +148,21 @@ def _standing(record: Record, gone_s: float) -> Standing:
 
 
 def _ended_by_itself(record: Record) -> bool:
-    """Whether it raised or was killed, and not because of a peer or of the time limit."""
+    """Whether the rank raised or was killed, but not because of a peer or the time limit."""
     page, end = record.page, record.end
     if page.state == "failed":
-        # A worker of the DataLoader is a peer, too, but not another rank.
+        # A DataLoader worker causes similar errors, but is not another rank.
         return any(line.loader for line in page.stack) or not FOLLOWED.search(page.error)
     if end is None or end.time_up:
         return False
-    aborted = record.log if end.exit_code == -6 else ""  # torch's watchdog aborts who waits
+    aborted = record.log if end.exit_code == -6 else ""  # torch's watchdog aborts waiting ranks
     if FOLLOWED.search(f"{end.reason} {aborted}"):
         return False
     return end.exit_code is not None and not end.returned
 
 
 def _vanished(record: Record, gone_s: float) -> bool:
-    """Whether it is gone without a word: nobody told it to end, and its page is older than that."""
+    """Whether the rank died silently: no signal, end or crash; its last page is before `gone_s`."""
     page = record.page
     runs = page.state in ("running", "joining")
     known = record.signalled or record.end or record.crash
@@ -170,16 +170,16 @@ def _vanished(record: Record, gone_s: float) -> bool:
 
 
 def pending(page: Page) -> Call | None:
-    """The collective in which the rank is: the first that is not over.
+    """The collective that the rank is in, its first incomplete one; None if there is none.
 
-    One that is followed by a later one of its group that is over has only not been ticked off yet.
-    A rank that failed because of a peer was in its last call.
+    If a later call of the same group is complete, an earlier one is too, whatever its flag says. A
+    rank that failed because of a peer was in its last call.
     """
     if page.state == "returned" or not page.calls:
         return None
     if page.state == "failed":
         last, inside = page.calls[-1], _torch_name(page)
-        # DDP waits in C++, and a monitored_barrier is not in the record.
+        # DDP waits in C++, and a monitored_barrier is not recorded.
         lost = FOLLOWED.search(page.error) if not inside else inside == last.name
         return last if lost and not page.message else None
     last_over: dict[str, int] = {}
@@ -193,7 +193,7 @@ def pending(page: Page) -> Call | None:
 
 
 def crashed_call(record: Record) -> Call | None:
-    """The collective in which an aborted rank was, from its stack alone: number 0, size unknown."""
+    """The collective of an aborted rank, from its stack alone: number 0, unknown size."""
     own = tuple(line for line in record.crash if line.own)
     inside = [line for line in record.crash if line.torch and line.file.endswith("c10d.py")]
     if not own or not inside:
@@ -202,12 +202,12 @@ def crashed_call(record: Record) -> Call | None:
 
 
 def _outside(stack: Sequence[Line]) -> int:
-    """How many lines of a stack are not further in than the program's own."""
+    """Number of stack lines up to and including the program's innermost own line."""
     return max((number for number, line in enumerate(stack, 1) if line.own), default=0)
 
 
 def _torch_name(page: Page) -> str:
-    """The function of torch.distributed that the program called; "" for the wait for one."""
+    """The torch.distributed function that the program called; "" for `wait` or if there is none."""
     names = (
         line.function
         for line in page.stack[_outside(page.stack) :]
@@ -217,7 +217,7 @@ def _torch_name(page: Page) -> str:
 
 
 def usual_line(page: Page, line: Line | None) -> str:
-    """The innermost function, if it is not the program's own: "select in selectors.py"."""
+    """The innermost function if it is not the program's own, such as "select of selectors.py"."""
     inner = page.stack[-1] if page.stack else None
     if inner is None or inner == line:
         return ""
@@ -227,7 +227,7 @@ def usual_line(page: Page, line: Line | None) -> str:
 
 
 def members(evidence: Evidence, group: str) -> tuple[int, ...]:
-    """The ranks of a process group; all of the launch where no page says it."""
+    """The ranks of a process group; all ranks if no page lists the group."""
     for record in evidence.records:
         if ranks := record.page.groups.get(group):
             return tuple(rank for rank in ranks if 0 <= rank < len(evidence.records))
@@ -235,7 +235,7 @@ def members(evidence: Evidence, group: str) -> tuple[int, ...]:
 
 
 def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> dict[int, tuple[int, ...]]:
-    """For each rank, the ranks that have not arrived where it waits."""
+    """For each rank, the ranks that it waits for: those that have not made its call."""
     return {each.rank: _missing(evidence, stand, each) for each in stand}
 
 
@@ -258,16 +258,16 @@ def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> t
 
 
 def in_circle(waits: Mapping[int, Sequence[int]]) -> list[int]:
-    """The ranks that wait for themselves, directly or through others."""
+    """The ranks on a cycle of waits: those that wait for themselves, directly or indirectly."""
     return [rank for rank in waits if rank in _reached(waits, rank)]
 
 
 def _reached(waits: Mapping[int, Sequence[int]], start: int) -> set[int]:
-    found: set[int] = set()
+    reached: set[int] = set()
     open_ = list(waits[start])
     while open_:
         rank = open_.pop()
-        if rank not in found:
-            found.add(rank)
+        if rank not in reached:
+            reached.add(rank)
             open_ += waits[rank]
-    return found
+    return reached

@@ -22,7 +22,7 @@ from course_lib.theory.inputs.hardware import accelerator
 
 _A100, _H100 = (accelerator(name).peak_flop_per_s for name in ("A100-SXM-80GB", "H100-SXM"))
 _Claim = tuple[float, float, float, float, str]
-# Parameters, tokens, GPU-hours, peak, source.
+# Parameters, tokens, GPU-hours, peak FLOP/s, source.
 _RUNS: dict[str, _Claim] = {
     **{
         run.name: (run.parameters, run.tokens, run.gpu_hours, run.peak_flop_per_s, source)
@@ -32,7 +32,7 @@ _RUNS: dict[str, _Claim] = {
             strict=True,
         )
     },
-    # 37 of its 671 billion parameters work for a token.
+    # 37 of its 671 billion parameters are active for a token.
     "DeepSeek-V3": (37e9, 14.8e12, 2.788e6, _H100, "arXiv:2412.19437"),
 }
 _LOG = "github.com/bigscience-workshop/bigscience, tr11-176B-ml"
@@ -48,7 +48,7 @@ _CLAIMS: dict[str, _Claim] = {
     "BLOOM with its batch of 16 sequences": (176.247e9, 16 * 2048, 384 * 15 / 3600, _A100, _LOG),
     "BLOOM in 200,000 GPU-hours": (176.247e9, 366e9, 2e5, _A100, "an example"),
 }
-# On both sides of the limits that the skeleton has: BLOOM in so many GPU-hours.
+# Claims just inside and outside the skeleton's limits: BLOOM in so many GPU-hours.
 _CLAIMS |= {
     f"BLOOM at a utilisation of {part}": (
         *(176.247e9, 366e9),
@@ -61,7 +61,7 @@ _WORDS = ("plausible", "impossible", "poor")
 
 
 def _audited(audit: Any, claim: _Claim, **limits: float) -> Any:
-    """`audit` of a claim: four quantities by place, the source by name."""
+    """Call `audit` with a claim: four positional quantities, and the source as a keyword."""
     *quantities, source = claim
     return audit(*quantities, source=source, **limits)
 
@@ -74,9 +74,9 @@ def _found(parts: SimpleNamespace, what: str, claim: _Claim, **limits: float) ->
 
 def _rates(parts: SimpleNamespace) -> Rows:
     for what, claim in _RUNS.items():
-        found, right = _found(parts, what, claim), _audited(audit_run, claim)
+        judged, reference = _found(parts, what, claim), _audited(audit_run, claim)
         for part in ("flop_per_s", "utilisation"):
-            given, expected = getattr(found, part), getattr(right, part)
+            given, expected = getattr(judged, part), getattr(reference, part)
             expect_kind(given, float, f"{what}: {part}")
             if abs(given - expected) > 1e-6 * expected:
                 why = _mistake(given / expected, part) or kind_of_wrong(given, expected)
@@ -84,7 +84,7 @@ def _rates(parts: SimpleNamespace) -> Rows:
 
 
 def _mistake(factor: float, part: str) -> str:
-    """What a constant factor means, "" if it is none of the usual ones."""
+    """The usual mistake that gives a constant factor, in words; "" if none does."""
     known = {
         3600.0: "hours have seconds",
         1 / 3: "the backward pass is two thirds of 6 N D",
@@ -98,32 +98,32 @@ def _mistake(factor: float, part: str) -> str:
 
 def _verdicts(parts: SimpleNamespace) -> Rows:
     for what, claim in (_RUNS | _CLAIMS).items():
-        found = _found(parts, what, claim)
-        yield from _as_judged(found, _audited(audit_run, claim), what)
-        source = f"{what}: source is {described(found.source)}, expected the one given"
-        yield Never(found.source != claim[-1], source)
+        judged = _found(parts, what, claim)
+        yield from _as_judged(judged, _audited(audit_run, claim), what)
+        source = f"{what}: source is {described(judged.source)}, expected the one given"
+        yield Never(judged.source != claim[-1], source)
 
 
-def _as_judged(found: Any, right: JudgedRun, what: str) -> Rows:
-    wants = f"{what}: verdict wants one of {_WORDS}, got {described(found.verdict)}"
-    yield Never(found.verdict not in _WORDS, wants)
-    if found.verdict != right.verdict:
-        said = f"{what} is {found.verdict!r} to you, at a utilisation of {found.utilisation:.3g}"
+def _as_judged(judged: Any, reference: JudgedRun, what: str) -> Rows:
+    wants = f"{what}: verdict wants one of {_WORDS}, got {described(judged.verdict)}"
+    yield Never(judged.verdict not in _WORDS, wants)
+    if judged.verdict != reference.verdict:
+        said = f"{what} is {judged.verdict!r} to you, at a utilisation of {judged.utilisation:.3g}"
         yield Never(True, f"{said}: compare it with both limits")
 
 
 def _limits(parts: SimpleNamespace) -> Rows:
-    """The limits are parameters, exactly on a limit is still plausible, and nonsense is refused."""
+    """Check that both limits are parameters and inclusive, and that bad quantities are refused."""
     what, claim = "BLOOM 176B", _RUNS["BLOOM 176B"]
     exactly = _audited(audit_run, claim).utilisation
     for most, least in ((0.3, 0.1), (0.9, 0.4), (exactly, exactly), (MOST, LEAST)):
         said = f"{what} with most={most:.3g} and least={least:.3g}"
         limits = {"most": most, "least": least}
-        right = _audited(audit_run, claim, **limits)
-        yield from _as_judged(_found(parts, said, claim, **limits), right, said)
+        reference = _audited(audit_run, claim, **limits)
+        yield from _as_judged(_found(parts, said, claim, **limits), reference, said)
     names = ("parameters", "tokens", "gpu_hours", "peak_flop_per_s")
-    for (place, name), bad in itertools.product(enumerate(names), (0.0, -1.0)):
-        changed = (*claim[:place], bad, *claim[place + 1 :])
+    for (index, name), bad in itertools.product(enumerate(names), (0.0, -1.0)):
+        changed = (*claim[:index], bad, *claim[index + 1 :])
         yield _refused(parts, changed, f"{name} {bad:g}")
     yield _refused(parts, (*claim[:4], ""), "an empty source")
 
@@ -140,7 +140,7 @@ def _refused(parts: SimpleNamespace, claim: tuple[Any, ...], what: str) -> Never
 
 
 def _prepared(parts: SimpleNamespace) -> Any:
-    """A thousand claims."""
+    """The race: audit a thousand claims."""
     claims = list(_RUNS.values()) * 250
     return lambda: [_audited(parts.audit_run, claim) for claim in claims]
 

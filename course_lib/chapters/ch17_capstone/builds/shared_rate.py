@@ -23,7 +23,7 @@ _PROCESSOR, _NETWORK = {"processor": 1.0}, {"network": 1.0}
 
 @dataclass(frozen=True)
 class _Tasks(Case):
-    """Tasks, and why their rates or ends are so; tried on a rank, so that any loop has an end."""
+    """Tasks, and the reason for their rates or ends; run on a rank, to interrupt endless loops."""
 
     tasks: tuple[Task, ...]
     because: str
@@ -34,7 +34,7 @@ class _Tasks(Case):
 
 
 def _task(name: str, demands: dict[str, float], weight: float = 1.0, **more: Any) -> Task:
-    """10 ms of work in a stream of its own, unless told otherwise."""
+    """A task of 10 ms in a stream of its own; `more` overrides these fields."""
     return Task(name, **{"stream": name, "alone_s": 10e-3, **more}, demands=demands, weight=weight)
 
 
@@ -98,14 +98,14 @@ def _rates(given: Any, at: Place) -> Iterator[Row]:
             f"{what}: {task.name} runs at {rate:.3g}, and nothing that it uses is used up: it can "
             "run faster",
         )
-    for task, rate, right in zip(tasks, given, streams.rates(list(tasks)), strict=True):
-        if abs(rate - right) > _NEAR:
-            kind = f"{kind_of_wrong(rate, right)}; {at.case.because}"
+    for task, rate, expected in zip(tasks, given, streams.rates(list(tasks)), strict=True):
+        if abs(rate - expected) > _NEAR:
+            kind = f"{kind_of_wrong(rate, expected)}; {at.case.because}"
             yield Never(True, f"{what}: {task.name} runs at {rate:.3g}, {kind}")
 
 
 def _used(tasks: Sequence[Task], rates: Sequence[float]) -> dict[str, float]:
-    """How much of each resource is in use."""
+    """The part of each resource that is in use at these rates."""
     used: dict[str, float] = {}
     for task, rate in zip(tasks, rates, strict=True):
         for resource, part in task.demands.items():
@@ -121,14 +121,14 @@ def _random_rates() -> Iterator[_Tasks]:
 
 
 def _any_task(dice: random.Random, name: str, alone_s: float, stream: str = "") -> Task:
-    """A task that uses one or two resources."""
+    """A random task that uses one or two resources."""
     chosen = dice.sample(("processor", "network", "memory"), dice.randint(1, 2))
     demands = {resource: dice.choice((0.3, 0.5, 0.8, 1.0)) for resource in chosen}
     return Task(name, stream or name, alone_s, demands, dice.choice((0.5, 1.0, 3.0)))
 
 
 def backward(layers: int) -> tuple[Task, ...]:
-    """Layers that compute, and the copies and messages behind each of them."""
+    """The tasks of a backward pass: a computation per layer, followed by its copies and message."""
     tasks = [_task(f"layer {n}", _PROCESSOR, 9, stream="computing") for n in range(layers)]
     for n, layer in enumerate(tasks[:layers]):
         copies = _task(f"copies {n}", _PROCESSOR, stream="messages", alone_s=1e-3)
@@ -159,33 +159,33 @@ _TIMELINES: tuple[_Tasks, ...] = (
 )
 
 
-def _timeline(found: Any, at: Place) -> Iterator[Row]:
+def _timeline(given: Any, at: Place) -> Iterator[Row]:
     tasks, because = at.case.tasks, at.case.because
     names = [task.name for task in tasks]
     what = f"the timeline of {', '.join(names[:3])}{' …' if names[3:] else ''}"
-    expect_kind(found, SharedTimeline, what)
-    own = all(isinstance(span, Span) for span in found.spans)
+    expect_kind(given, SharedTimeline, what)
+    own = all(isinstance(span, Span) for span in given.spans)
     yield Never(not own, f"{what} wants spans that are Span(task, stream, start_s, end_s, rate)")
-    same = list(found.tasks) == list(tasks)
+    same = list(given.tasks) == list(tasks)
     yield Never(not same, f"{what} wants the tasks themselves as its `tasks`, in the order given")
     streams_of = {task.name: task.stream for task in tasks}
-    for span in found.spans:
+    for span in given.spans:
         elsewhere = streams_of.get(span.task) != span.stream
         yield Never(elsewhere, f"{what}: a span of {span.task} has the stream {span.stream!r}")
-    spans = {name: [span for span in found.spans if span.task == name] for name in names}
+    spans = {name: [span for span in given.spans if span.task == name] for name in names}
     for task in tasks:
         yield from _work(task, spans[task.name], what)
     yield from _order(tasks, spans, what)
-    right = streams.shared_timeline(list(tasks))
-    near = _NEAR * right.total_s
+    expected = streams.shared_timeline(list(tasks))
+    near = _NEAR * expected.total_s
     for name in names:
-        end, due = found.end_s(name), right.end_s(name)
+        end, due = given.end_s(name), expected.end_s(name)
         late = f"too {'late' if end > due else 'early'}; {because}"
         yield Never(abs(end - due) > near, f"{what}: {name} ends at {1000 * end:.4g} ms, {late}")
-    ideal = found.ideal_s
+    ideal = given.ideal_s
     expect_kind(ideal, float, f"ideal_s of {what}")
     yield Never(
-        abs(ideal - right.ideal_s) > near,
+        abs(ideal - expected.ideal_s) > near,
         f"{what}: ideal_s is {1000 * ideal:.4g} ms, expected the end if every task ran at full "
         "speed, but still waited for its stream and for `after`",
     )
@@ -202,8 +202,8 @@ def _work(task: Task, spans: Sequence[Span], what: str) -> Iterator[Row]:
 
 
 def _order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str) -> Iterator[Row]:
-    """Streams in their order, and `after`."""
-    ends = {name: max(span.end_s for span in its) for name, its in spans.items()}
+    """Check that no task starts before the one ahead of it in its stream, or one of its `after`."""
+    ends = {name: max(span.end_s for span in own_spans) for name, own_spans in spans.items()}
     before: dict[str, str] = {}
     for task in tasks:
         start = min(span.start_s for span in spans[task.name])
@@ -217,7 +217,7 @@ def _order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str) -> It
 
 
 def _random_timelines() -> Iterator[_Tasks]:
-    """Random tasks, and the same in another order."""
+    """Cases of random tasks, and the same tasks with the streams reordered."""
     dice = random.Random(4)
     for _ in range(12):
         tasks = [
@@ -231,8 +231,8 @@ def _random_timelines() -> Iterator[_Tasks]:
             for task in tasks
         ]
         yield _Tasks(tuple(tasks), "between two ends of tasks no rate changes")
-        turned = sorted(tasks, key=lambda task: task.stream)
-        yield _Tasks(tuple(turned), "the order of the streams in the list does not matter")
+        reordered = sorted(tasks, key=lambda task: task.stream)
+        yield _Tasks(tuple(reordered), "the order of the streams in the list does not matter")
 
 
 _A, _B = _task("a", _PROCESSOR, after=("b",)), _task("b", _NETWORK, after=("a",))

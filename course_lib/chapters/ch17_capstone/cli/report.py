@@ -9,7 +9,7 @@ ABOUT = "make the page of what you have done: predictions, measurements, gaps, p
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where to, whose, and how much is measured."""
+    """Add the options of the folder, the name, the measurements and the PDF."""
     about = "write it there, . for here (default: report/, beside what you have built)"
     parser.add_argument("--out", metavar="FOLDER", help=about)
     parser.add_argument("--name", default="", help="the name on the page (default: none)")
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Write it and print its checks; 0 only if all of them say yes."""
+    """Write the report and print its checks; exit code 0 only if all of them are "yes"."""
     from course_lib.chapters.ch17_capstone.reporting import report
 
     made = report(arguments.name, arguments.out, pdf=not arguments.no_pdf, race=arguments.race)

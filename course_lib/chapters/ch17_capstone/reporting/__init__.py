@@ -1,8 +1,8 @@
 """The learner's own report: predictions, measurements, gaps, plan, and where intuition was off.
 
-`report()` makes one page from what the learner has done. `keep_plan` and `keep_run` give it the
-plan and the small run of chapter 17; their own words are in a Markdown file that nobody
-overwrites.
+`report()` makes one page from what the learner has done. `keep_plan` and `keep_run` store the plan
+and the small run of chapter 17 for it; the learner's own words are in a Markdown file that is never
+overwritten.
 """
 
 from course_lib.chapters.ch17_capstone.reporting.guesses import typical_miss

@@ -1,4 +1,4 @@
-"""What a report is made of, gathered from what the learner has done, and what it is checked for."""
+"""The facts of a report, gathered from what the learner has done, and its automatic checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from course_lib.checking import progress, races
 from course_lib.checking.exercises import chapters, exercises_of
 from course_lib.theory.inputs.units import format_bytes
 
-LARGE_GAP = 0.10  # between theory and measurement; larger ones want an explanation
+LARGE_GAP = 0.10  # between theory and measurement; larger ones need an explanation
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """The exercises of one chapter: how many there are, are passed, and had their solution seen."""
+    """Counts of one chapter: its exercises, those passed, and those whose solution was seen."""
 
     number: int
     exercises: int
@@ -28,7 +28,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a learner has done until now; `parts` are those of `races.report`."""
+    """Everything a learner has done so far; `parts` come from `races.report`."""
 
     at: str
     name: str
@@ -42,32 +42,32 @@ class Facts:
 
     @property
     def compared(self) -> list[Guess]:
-        """The guesses that could be compared with something."""
+        """The guesses that were compared with a result."""
         return [guess for guess in self.guesses if guess.found is not None]
 
     @property
     def large_gaps(self) -> list[Guess]:
-        """Where theory and measurement are more than 10 % apart."""
+        """The guesses whose theory and measurement differ by more than 10 %."""
         return [one for one in self.guesses if one.gap is not None and abs(one.gap) > LARGE_GAP]
 
     @property
     def unexplained(self) -> list[Guess]:
-        """The large gaps without a cause."""
+        """The large gaps that the learner has not explained."""
         return [one for one in self.large_gaps if not self.texts.explains(one.key)]
 
 
 def gather(words: Path, name: str = "", race: bool = False) -> Facts:
-    """The facts of the learner who runs this, whose own words are in the file `words`.
+    """Gather the facts of the current learner, whose own text is in the file `words`.
 
-    `race` measures their parts, which takes seconds each.
+    `race` measures the learner's parts, which takes seconds each.
     """
-    kept = progress.read()
-    capstone, records = kept["capstone"], kept["exercises"]
+    stored = progress.read()
+    capstone, records = stored["capstone"], stored["exercises"]
     audited = [key for key, record in records.items() if record.get("verdict")]
     return Facts(
         at=progress.now(),
         name=name,
-        guesses=guesses(kept["predictions"]),
+        guesses=guesses(stored["predictions"]),
         chapters=[_chapter(number, records) for number in chapters()],
         verdicts={key: records[key]["verdict"] for key in sorted(audited, key=_by_number)},
         parts=races.report(measured=race)["parts"],
@@ -87,14 +87,14 @@ def _by_number(key: str) -> list[int]:
     return [*map(int, key.split("."))]
 
 
-# --- the automatic checks: yes, no, or not there yet -------------------------------------------
+# --- the automatic checks: yes, no, or open (not done yet) -------------------------------------
 
 YES, NO, OPEN = "yes", "no", "open"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the list: `state` is "yes", "no" or "open", `words` say why."""
+    """One automatic check: `state` is "yes", "no" or "open", `words` say why."""
 
     what: str
     state: str
@@ -102,12 +102,12 @@ class Check:
 
     @property
     def line(self) -> str:
-        """For a terminal: "[yes]  plan fits: 79.0 of 80.8 GB"."""
+        """The check as a line of text, such as "[yes]  plan fits: 79.0 of 80.8 GB"."""
         return f"{f'[{self.state}]':<7}{self.what}: {self.words}"
 
 
 def checks(facts: Facts) -> list[Check]:
-    """All of them, in the order of the report."""
+    """All automatic checks, in the order of the report."""
     return [*_plan(facts), _defence(facts), *_run(facts), _gaps(facts), _predictions(facts)]
 
 

@@ -1,4 +1,4 @@
-"""How far a learner's guesses were off: by topic, on the whole, and which ones most."""
+"""How far a learner's guesses were off: by topic, overall, and the largest misses."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from typing import Any
 from course_lib.checking import progress
 from course_lib.checking.gaps import gap_of, how_far
 
-# What each prediction is about, so that guesses can be judged by topic.
+# The topic of each prediction, so that guesses can be grouped.
 TOPICS = ("memory", "messages", "time", "FLOPs", "counts")
 _KEYS = {
     "memory": "2.memory 2.bytes_per_sample 3.all_in_bf16 3.with_master_copy 3.eight_bit 3.kept "
@@ -39,7 +39,7 @@ _BY_UNIT = {
 
 @dataclass(frozen=True)
 class Guess:
-    """A prediction and what it was compared with; None for what is not there, or not yet."""
+    """A prediction and the values that it was compared with; None for those not known (yet)."""
 
     key: str
     question: str
@@ -52,26 +52,26 @@ class Guess:
 
     @property
     def factor(self) -> float | None:
-        """yours / found; None where one of them is 0 or missing, or their signs differ."""
+        """yours / found; None if one of them is 0 or missing, or if their signs differ."""
         if not self.found or not self.yours or (self.found > 0) != (self.yours > 0):
             return None
         return self.yours / self.found
 
     @property
     def gap(self) -> float | None:
-        """(measured - theory) / |theory|: what is left to explain when the guess is forgotten."""
+        """(measured - theory) / |theory|, whatever the guess was; None if one is missing."""
         if self.theory is None or self.measured is None:
             return None
         return gap_of(self.theory, self.measured)
 
     @property
     def words(self) -> str:
-        """How far the guess is off: "2.33 × too low"."""
+        """How far the guess is off, in words such as "2.33 × too low"."""
         return "not compared yet" if self.found is None else how_far(self.yours, self.found)
 
 
 def guesses(predictions: Mapping[str, Mapping[str, Any]]) -> list[Guess]:
-    """All that were committed, by chapter; `predictions` are those of the progress file."""
+    """All committed guesses, sorted by chapter; `predictions` come from the progress file."""
 
     def chapter(key: str) -> tuple[float, str]:
         number = key.partition(".")[0]
@@ -94,25 +94,24 @@ def guesses(predictions: Mapping[str, Mapping[str, Any]]) -> list[Guess]:
 
 
 def topic_of(key: str, unit: str) -> str:
-    """The topic of a prediction by its key; of one that is not listed, by its unit."""
+    """The topic of a prediction by its key, or by its unit if the key is not listed."""
     by_unit = (topic for topic, units in _BY_UNIT.items() if unit in units)
     return _BY_KEY.get(key) or next(by_unit, "counts")
 
 
 def by_topic(made: Sequence[Guess]) -> dict[str, list[float]]:
-    """yours / found of all guesses that have such a factor, by topic; no empty topics."""
-    found: dict[str, list[float]] = {topic: [] for topic in TOPICS}
+    """The factors yours / found of all guesses that have one, by topic, without empty topics."""
+    grouped: dict[str, list[float]] = {topic: [] for topic in TOPICS}
     for one in made:
         if one.factor is not None:
-            found[one.topic].append(one.factor)
-    return {topic: factors for topic, factors in found.items() if factors}
+            grouped[one.topic].append(one.factor)
+    return {topic: factors for topic, factors in grouped.items() if factors}
 
 
 def typical_miss(made: Sequence[Guess] | None = None) -> float | None:
-    """By which factor half of the guesses were off, or more, in either direction; at least 1.
+    """The median factor, at least 1, by which guesses were off in either direction.
 
-    `made` None: all that this learner has made. The result is None without a guess that has a
-    factor.
+    `made` None: all guesses of this learner. Returns None if no guess has a factor.
     """
     if made is None:
         made = guesses(progress.read()["predictions"])
@@ -121,6 +120,6 @@ def typical_miss(made: Sequence[Guess] | None = None) -> float | None:
 
 
 def largest_misses(made: Sequence[Guess], count: int = 5) -> list[Guess]:
-    """The guesses that were off by the largest factors, more than 1.01, the largest first."""
+    """The `count` guesses that were off by the largest factors above 1.01, largest first."""
     off = [one for one in made if one.factor and one.words != "right"]
     return sorted(off, key=lambda one: -abs(math.log(one.factor or 1)))[:count]

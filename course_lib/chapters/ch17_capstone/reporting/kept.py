@@ -1,4 +1,4 @@
-"""The plan and the small run of the capstone, kept in the progress file for the report."""
+"""The plan and the small run of the capstone, stored in the progress file for the report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ _RESULTS = ("memory_bytes", "step_s")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout, its step under each of some assumptions, and `losses`: over the best, less 1."""
+    """A layout and its step time under each set of assumptions; `losses`: step / best step - 1."""
 
     whose: str
     settings: str
@@ -35,15 +35,15 @@ class Candidate:
 
     @property
     def regret(self) -> float:
-        """How far it is behind the best, under the assumptions that are worst for it."""
+        """The largest loss against the best layout, over all sets of assumptions."""
         return max(self.losses)
 
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """What was chosen, for which question, beside the planner's own proposals; `at` is when.
+    """The learner's plan for a question, with the planner's own proposals; `at` is its date.
 
-    `refusals`: why an engine cannot run it, by engine; "" where it can.
+    `refusals`: by engine, the reason why it cannot run the plan, or "".
     """
 
     at: str
@@ -57,11 +57,11 @@ class KeptPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether its worst stage fits into a GPU, less the margin."""
+        """Whether the worst stage fits into the memory of a GPU less the margin."""
         return self.mine.memory_bytes <= self.capacity_bytes
 
     def __str__(self) -> str:
-        """The choice in a few lines."""
+        """The plan in a few lines of text."""
         engines = [name for name, refusal in self.refusals.items() if not refusal]
         lines = [f"{self.question}: {self.mine.settings}", f"  {self.why}"]
         for row in zip(self.assumptions, self.mine.steps_s, self.mine.losses, strict=True):
@@ -71,7 +71,7 @@ class KeptPlan:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self | None:
-        """From the progress file; None where nothing was chosen, or the record is damaged."""
+        """The plan from its record in the progress file; None if it is missing or damaged."""
         try:
             mine, *others = (Candidate(**one) for one in (record["mine"], *record["others"]))
             return cls(**{**record, "mine": mine, "others": others})
@@ -82,10 +82,10 @@ class KeptPlan:
 def keep_plan(
     plans: Mapping[str, Plan], layout: Layout | None, recompute: str = "none"
 ) -> KeptPlan | None:
-    """Commit the layout that you would train with; the report shows it. The last one counts.
+    """Store the layout that you would train with, for the report. The last one counts.
 
-    `plans`: one question under several assumptions, by name. With None nothing is kept, and the
-    notebook goes on. Raises ValueError for a layout that breaks a rule of the question.
+    `plans`: one question under several sets of assumptions, by name. A `layout` of None stores
+    nothing. Raises ValueError for a layout that breaks a rule of the question.
     """
     whole("plans", len(plans))
     if layout is None:
@@ -103,11 +103,11 @@ def keep_plan(
         capacity_bytes=first.capacity_bytes,
         why=first.why(layout, recompute),
         mine=_candidate("mine", every, layout, recipe),
-        # The fastest under the first assumptions, and the one of least regret.
+        # The fastest under the first assumptions, and the one with the least regret.
         others=[
             _candidate(name, every, one.option.layout, one.option.recipe)
-            for name, found in (("the fastest", fastest), ("the sturdiest", sturdy))
-            for one in found(every, 1)
+            for name, search in (("the fastest", fastest), ("the sturdiest", sturdy))
+            for one in search(every, 1)
         ],
         refusals={target: _refusal(target, job) for target in emitting.TARGETS},
     )
@@ -137,14 +137,14 @@ def _candidate(whose: str, plans: Sequence[Plan], layout: Layout, recipe: Recipe
 
 
 def _settings(option: PlannedLayout) -> str:
-    """What tells layouts apart, without what is 1: "tp 2, pp 4, dp 64, zero stage 2"."""
+    """The settings of a layout that are not 1, such as "tp 2, pp 4, dp 64, zero stage 2"."""
     words = {name: value for name, value in option.as_dict().items() if name not in _RESULTS}
     shown = {name: value for name, value in words.items() if value != 1 or name == "zero_stage"}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
 def _refusal(target: str, job: Job) -> str:
-    """Why an engine cannot run the step; "" where it can."""
+    """The reason why an engine cannot run the step; "" if it can."""
     try:
         emitting.files(target, job, "this plan")
     except ValueError as error:
@@ -154,7 +154,7 @@ def _refusal(target: str, job: Job) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One thing of rank 0 that was predicted and counted; bytes, and calls where it was sent."""
+    """A quantity of rank 0, predicted and measured: bytes, and calls if it was sent."""
 
     what: str
     predicted_bytes: int
@@ -164,7 +164,7 @@ class Row:
 
     @property
     def equal(self) -> bool:
-        """Whether calls and bytes are the predicted ones."""
+        """Whether measured calls and bytes equal the predicted ones."""
         return (self.predicted_bytes, self.predicted_calls) == (
             self.measured_bytes,
             self.measured_calls,
@@ -172,13 +172,13 @@ class Row:
 
     @property
     def gap(self) -> float:
-        """(measured - predicted) / predicted, of the bytes."""
+        """(measured - predicted) / predicted bytes."""
         return gap_of(self.predicted_bytes, self.measured_bytes)
 
 
 @dataclass(frozen=True)
 class KeptRun:
-    """A run of the demo three_d; `at` is when. Gaps are relative, and those beside one process."""
+    """A run of the demo three_d; `at` is its date. Gaps are relative to one process."""
 
     at: str
     ranks: int
@@ -194,17 +194,17 @@ class KeptRun:
 
     @property
     def bytes_equal(self) -> bool:
-        """Whether all that was sent and stored is as predicted."""
+        """Whether all bytes and calls, sent and stored, are as predicted."""
         return all(row.equal for row in self.rows)
 
     @property
     def equal(self) -> bool:
-        """Whether losses and gradients are those of one process, up to the rounding of fp32."""
+        """Whether losses and gradients equal those of one process, up to fp32 rounding."""
         return self.loss_gap <= LOSS_TOLERANCE and self.gradient_gap <= GRADIENT_TOLERANCE
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self | None:
-        """From the progress file; None where nothing was run, or the record is damaged."""
+        """The run from its record in the progress file; None if it is missing or damaged."""
         try:
             return cls(**{**record, "rows": [Row(**row) for row in record["rows"]]})
         except (KeyError, TypeError):
@@ -212,7 +212,7 @@ class KeptRun:
 
 
 def keep_run(result: Result) -> KeptRun:
-    """Keep a run of the demo three_d for the report; the last one counts."""
+    """Store a run of the demo three_d for the report; the last one counts."""
     (version,) = result.versions
     degrees = {axis: 1 + max(at[axis] for at in result.places) for axis in ("dp", "tp", "pp")}
     predicted, stored, nothing = version.predicted_sent, version.predicted_stored, Total(0, 0)
@@ -239,11 +239,11 @@ def keep_run(result: Result) -> KeptRun:
     return kept
 
 
-def _keep(name: str, found: dict[str, Any]) -> None:
-    """Put `found` into the place of what was kept by this name."""
+def _keep(name: str, record: dict[str, Any]) -> None:
+    """Replace the capstone's record `name` in the progress file by `record`."""
 
-    def replace_all(record: dict[str, Any]) -> None:
-        record.clear()
-        record.update(found)
+    def replace_all(stored: dict[str, Any]) -> None:
+        stored.clear()
+        stored.update(record)
 
     progress.update("capstone", name, replace_all)

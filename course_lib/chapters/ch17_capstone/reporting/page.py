@@ -1,4 +1,4 @@
-"""The page of a report: Markdown with tables, and figures, made of facts."""
+"""The page of a report, made from facts: Markdown with HTML tables, and figures."""
 
 import html
 import re
@@ -41,7 +41,7 @@ Parts = Iterator[str | Drawing]
 
 
 def _head(facts: Facts) -> Parts:
-    """The automatic checks, and what a reader will not find in this report."""
+    """The title, the automatic checks, and what was left empty."""
     whose = f"{facts.name}, " if facts.name else ""
     yield f"# {TITLE}\n\n{_plain(whose)}{facts.at[:10]}"
     found = checks(facts)
@@ -60,7 +60,7 @@ def _head(facts: Facts) -> Parts:
 
 
 def _intuition(facts: Facts) -> Parts:
-    """The picture of all guesses by topic, and the worst of them."""
+    """A figure of all guesses by topic, and a table of the worst of them."""
     yield "## Where my intuition was off"
     factors = by_topic(facts.guesses)
     if not factors:
@@ -78,14 +78,14 @@ def _intuition(facts: Facts) -> Parts:
 
 
 def _guess(one: Guess) -> Sequence[str]:
-    """A row: mine, theory's and the measured number."""
+    """A table row of one guess: the learner's, the predicted and the measured number."""
     theory = one.found if one.theory is None else one.theory
     numbers = (_number(value, one.unit) for value in (one.yours, theory, one.measured))
     return (one.key, one.question, *numbers, one.words)
 
 
 def _plan(facts: Facts) -> Parts:
-    """The choice beside the planner's own, which engines run it, and the defence."""
+    """The chosen plan compared with the planner's, the engines that run it, and the defence."""
     yield "## The plan"
     if plan := facts.plan:
         yield f"**{plan.question}.** {plan.mine.settings}."
@@ -94,7 +94,7 @@ def _plan(facts: Facts) -> Parts:
         rows = map(_candidate, (plan.mine, *plan.others))
         yield _table(head, rows, "layouts", range(1, len(head) - 1))
         yield f'The planner says of mine: "{_plain(plan.why)}".'
-        # Without the layout, which is above.
+        # Drop the layout from the reason: it is shown above.
         reasons = {
             name: re.sub(r"^.*? cannot run [^:]*: ", "", said).partition(";")[0]
             for name, said in plan.refusals.items()
@@ -104,7 +104,7 @@ def _plan(facts: Facts) -> Parts:
     else:
         yield "No plan was chosen."
     yield "### My defence"
-    # The learner's headings go below ours.
+    # Demote the learner's headings below the page's own.
     lowered = re.sub(r"^(#{1,4})(?=\s)", r"###\1", facts.texts.defence, flags=re.M)
     own = re.sub(r"\A\s*#+\s*Defence\s*$", "", lowered, flags=re.M).strip()
     yield own or "Nothing was written."
@@ -117,7 +117,7 @@ def _candidate(one: Candidate) -> Sequence[str]:
 
 
 def _run(facts: Facts) -> Parts:
-    """What rank 0 of the small run sent and stored, beside the prediction."""
+    """What rank 0 of the small run sent and stored, compared with the prediction."""
     yield "## Built small"
     run = facts.run
     if run is None:
@@ -144,7 +144,7 @@ def _run(facts: Facts) -> Parts:
 
 
 def _gaps(facts: Facts) -> Parts:
-    """Where theory and measurement are far apart, and why."""
+    """Large gaps between theory and measurement, with the learner's explanations."""
     yield "## Gaps between theory and measurement"
     measured = [guess for guess in facts.guesses if guess.gap is not None]
     if not measured:
@@ -171,7 +171,7 @@ def _gaps(facts: Facts) -> Parts:
 
 
 def _exercises(facts: Facts) -> Parts:
-    """What was passed, and the verdicts of the audits."""
+    """Passed exercises by chapter, and the verdicts of the audits."""
     yield "## Exercises and audits"
     chapters = facts.chapters
     passed, total = sum(one.passed for one in chapters), sum(one.exercises for one in chapters)
@@ -187,7 +187,7 @@ def _exercises(facts: Facts) -> Parts:
 
 
 def _library(facts: Facts) -> Parts:
-    """The parts that are the learner's, and their races."""
+    """The parts that the learner has built, and their races."""
     yield "## My parallel library"
     yield figures.built(facts.parts)
     for part in facts.parts:
@@ -197,28 +197,28 @@ def _library(facts: Facts) -> Parts:
 
 
 def _predictions(facts: Facts) -> Parts:
-    """Every guess beside theory and measurement."""
+    """A table of every guess with theory and measurement."""
     if facts.guesses:
         yield "## All predictions"
         yield _table(_GUESSES, map(_guess, facts.guesses), "all predictions", (2, 3, 4, 5))
 
 
 def _number(value: float | None, unit: str) -> str:
-    """A number with its unit, to four digits; a dash where there is none."""
+    """A number with its unit, to four digits; a dash for None."""
     return "–" if value is None else in_words(value, unit, digits=4)
 
 
 def _plain(text: str) -> str:
-    """A sentence of ours inside Markdown: its signs are no formatting."""
+    """Escape a text for Markdown, so that its characters are not taken as formatting."""
     return re.sub(r"([\\`*_{}\[\]<>#|$])", r"\\\1", text)
 
 
 def _table(
     head: Sequence[str], rows: Iterable[Sequence[str]], about: str, numbers: Sequence[int] = ()
 ) -> str:
-    """A table in HTML, which Markdown takes as it is; the columns `numbers` are aligned right.
+    """An HTML table, valid inside Markdown; the columns `numbers` are right-aligned.
 
-    `about`: what it is, for screen readers. A state has the class that colours it.
+    `about`: a label for screen readers. A check's state gets the CSS class of its colour.
     """
 
     def line(kind: str, cells: Sequence[str]) -> str:

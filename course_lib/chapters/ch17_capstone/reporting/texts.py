@@ -1,4 +1,4 @@
-"""What the learner writes for the report: one Markdown file, made once and never written again."""
+"""The learner's own text for the report: a Markdown file, created once and never overwritten."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from course_lib import mine
 
 FILE = "defence.md"
-LEAST_WORDS = 40  # of a defence, by convention: two or three sentences
+LEAST_WORDS = 40  # least length of a defence, by convention: two or three sentences
 LEAST_WORDS_OF_A_GAP = 5
 _TEMPLATE = """\
 # Defence
@@ -25,7 +25,7 @@ _TEMPLATE = """\
 """
 _COMMENT = re.compile(r"<!--.*?-->", re.S)
 _HEADING = re.compile(r"^#+\s*(.+?)\s*#*$", re.M)
-# "17.time: because", in a list or not; Chinese writers have a colon of their own.
+# "17.time: because", in a list or not; the colon may be the Chinese one.
 _CAUSE = re.compile(r"[\s*+\-`_]*(\d+\.\w+)[`*_]*\s*[:：]\s*[`*_]*(.*)")
 # A Chinese character counts as a word.
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
@@ -33,33 +33,33 @@ _WORD = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
 
 @dataclass(frozen=True)
 class Texts:
-    """The learner's own words; `explained` has the cause by the name of a gap."""
+    """The learner's own words; `explained` maps the name of a gap to its cause."""
 
     defence: str
     explained: dict[str, str]
 
     @property
     def words(self) -> int:
-        """Words of the defence, headings not counted."""
+        """Number of words in the defence, without headings."""
         return count_words(_HEADING.sub("", self.defence))
 
     @property
     def defended(self) -> bool:
-        """Whether there is a defence that can be read as one."""
+        """Whether the defence has at least LEAST_WORDS words."""
         return self.words >= LEAST_WORDS
 
     def explains(self, name: str) -> bool:
-        """Whether a gap has its cause."""
+        """Whether the gap `name` has a cause of at least LEAST_WORDS_OF_A_GAP words."""
         return count_words(self.explained.get(name, "")) >= LEAST_WORDS_OF_A_GAP
 
 
 def folder() -> Path:
-    """`report/`, beside the learner's `mine/`."""
+    """The folder `report/`, next to the learner's `mine/`."""
     return mine.folder().parent / "report"
 
 
 def prepare() -> Path:
-    """The file to write in; made with its two headings where there is none. OSError if it can't."""
+    """The path of defence.md, created from a template if missing. Raises OSError if it can't."""
     path = folder() / FILE
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def prepare() -> Path:
 
 
 def read(path: Path) -> Texts:
-    """The texts of the file; empty ones where there is no such file."""
+    """Read the learner's texts from `path`; they are empty if there is no such file."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     defence, gaps = _COMMENT.sub("", text), ""
     for heading in _HEADING.finditer(defence):
@@ -79,18 +79,18 @@ def read(path: Path) -> Texts:
 
 
 def count_words(text: str) -> int:
-    """Words of a text, a Chinese character counted as one."""
+    """Number of words in a text; a Chinese character counts as one."""
     return len(_WORD.findall(text))
 
 
 def _explained(gaps: str) -> dict[str, str]:
-    """The lines "17.time: because …", whatever marks of Markdown are around the name."""
-    found: dict[str, str] = {}
+    """Parse the lines "17.time: because …", with any Markdown around the name; causes by name."""
+    causes: dict[str, str] = {}
     name = ""
     for line in gaps.splitlines():
         if start := _CAUSE.match(line):
             name = start[1]
-            found[name] = start[2]
+            causes[name] = start[2]
         elif name and line.strip():
-            found[name] += f" {line.strip()}"
-    return found
+            causes[name] += f" {line.strip()}"
+    return causes

@@ -1,4 +1,4 @@
-"""Writes a report into the learner's folder, and never over what is not a report of ours."""
+"""Write a report into the learner's folder, without overwriting any other file."""
 
 import hashlib
 import html
@@ -25,14 +25,14 @@ NO_BROWSER = (
     f"there is no PDF: {INSTALL_CHROMIUM}, and ask again; or open the HTML in any browser and "
     "print it to a file"
 )
-# No script runs, and no other machine is asked for anything, whatever the page contains.
+# The page runs no script and loads nothing from the network, whatever it contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MARK = "<!-- made by `course report`, unchanged: "
 
 
 @dataclass(frozen=True)
 class Report:
-    """Where a report is, what was checked, and what is missing; `pdf` None where there is none."""
+    """Paths of a report and its checks; `pdf` is None if there is none, and `note` says why."""
 
     html: Path
     pdf: Path | None
@@ -49,7 +49,7 @@ class Report:
     __repr__ = __str__
 
     def data(self) -> dict[str, Any]:
-        """The same, ready for JSON."""
+        """The report's paths, checks and note as a dict for JSON."""
         return {
             "html": str(self.html),
             "pdf": str(self.pdf) if self.pdf else None,
@@ -62,24 +62,24 @@ class Report:
 def report(
     name: str = "", folder: Path | str | None = None, *, pdf: bool = True, race: bool = False
 ) -> Report:
-    """Make the page of what you have done, as HTML and as PDF; its list of checks is the result.
+    """Make the page of what you have done, as HTML and PDF; returns its paths and checks.
 
-    `name` is shown on the page if it is given. `folder`: where to, by default `report/` beside
-    `mine/`. `race` measures your parts beside the course's, which takes a minute or two. Your own
-    words are read from `report/defence.md`, which is made once and left alone from then on. An
-    older report is replaced, but a file that somebody else made or changed is renamed first. Raises
-    Problem for a folder that cannot be written.
+    `name` is shown on the page if it is given. `folder`: the output folder, by default `report/`
+    next to `mine/`. `race` measures your parts against the course's, which takes a minute or two.
+    Your own words are read from `report/defence.md`, which is created once and never changed. An
+    older report is replaced, but a file that was changed or is not a report is renamed first.
+    Raises Problem for a folder that cannot be written.
     """
-    where = Path(folder) if folder else texts.folder()
+    target = Path(folder) if folder else texts.folder()
     try:
         words = texts.prepare()
         facts = gather(words, name, race)
-        where.mkdir(parents=True, exist_ok=True)
-        page = _free(where)
+        target.mkdir(parents=True, exist_ok=True)
+        page = _free(target)
         _write(page, to_html(notebook(facts), words.parent))
     except OSError as error:
         raise Problem(
-            f"{where} cannot be written ({error.strerror}): name a folder of yours"
+            f"{target} cannot be written ({error.strerror}): name a folder of yours"
         ) from error
     printed, note = None, ""
     if pdf:
@@ -92,7 +92,7 @@ def report(
 
 
 def _free(folder: Path) -> Path:
-    """The path for a new page; a file there that is not ours, or was changed, is renamed."""
+    """The path for a new page; an existing file that is not an unchanged report is renamed."""
     page, printed = folder / PAGE, folder / PRINTED
     if not (page.exists() and _is_ours(page)):
         for path in (page, printed):
@@ -102,29 +102,29 @@ def _free(folder: Path) -> Path:
 
 
 def _write(page: Path, text: str) -> None:
-    page.write_bytes(f"{text}{_MARK}{_sum_of(text)} -->\n".encode())
+    page.write_bytes(f"{text}{_MARK}{_checksum(text)} -->\n".encode())
 
 
 def _is_ours(page: Path) -> bool:
-    """Whether we wrote it and nobody has changed it since: the last line has a sum of the rest."""
+    """Whether the page is an unchanged report: its last line has a checksum of the rest."""
     text, _, mark = page.read_bytes().decode("utf-8", errors="replace").rpartition(_MARK)
-    return mark.removesuffix(" -->\n") == _sum_of(text)
+    return mark.removesuffix(" -->\n") == _checksum(text)
 
 
-def _sum_of(text: str) -> str:
+def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def to_html(notebook: Any, folder: Path) -> str:
-    """The page by nbconvert, with its style and pictures inside.
+    """Convert the notebook to HTML by nbconvert, with embedded style and pictures.
 
-    Pictures that the learner's Markdown names are looked for in `folder`.
+    Relative paths of pictures in the learner's Markdown refer to `folder`.
     """
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
     settings = Config()
-    settings.HTMLExporter.template_name = "basic"  # only the cells: the others load scripts
+    settings.HTMLExporter.template_name = "basic"  # cells only: other templates load scripts
     settings.HTMLExporter.embed_images = True
     settings.HTMLExporter.exclude_input = True
     settings.HTMLExporter.exclude_anchor_links = True
@@ -141,9 +141,9 @@ def to_html(notebook: Any, folder: Path) -> str:
 
 
 def to_pdf(page: Path, target: Path) -> None:
-    """Print an HTML file by the Chromium of this machine, or by nbconvert with playwright's.
+    """Print an HTML file to PDF with this machine's Chromium, or with playwright's.
 
-    Raises Problem where there is no browser, or it does not print.
+    Raises Problem if there is no browser, or if it fails.
     """
     browser = browser_path()
     if browser:

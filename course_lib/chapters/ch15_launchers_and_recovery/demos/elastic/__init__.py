@@ -1,1 +1,1 @@
-"""A killed rank: the program, and what torchrun starts for it."""
+"""The demo of a killed rank, and the programs that torchrun starts for it."""

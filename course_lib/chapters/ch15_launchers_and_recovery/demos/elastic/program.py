@@ -36,24 +36,24 @@ from course_lib.demos.shared.training import one_process
 from course_lib.launch.running import describe_exit
 from course_lib.launch.two_nodes import ADDRESSES
 
-_PORT = 29400  # torchrun's own choice for agents that meet
+_PORT = 29400  # torchrun's default port for the rendezvous
 _SIGKILL = 9  # by number: Windows has no name for it
 
 
 class Killed(RuntimeError):
-    """torchrun itself was killed, as by the loss of its node."""
+    """Raised when torchrun itself was killed, as by the loss of its node."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """How torchrun is started on one node, and the file for what it says."""
+    """A torchrun agent of one node: its command, its environment and its output file."""
 
     command: list[str]
     environment: dict[str, str]
     output: Path
 
     def run(self, limit_s: float) -> None:
-        """Run it to its end and leave no process; RuntimeError if it fails."""
+        """Run torchrun to its end and leave no process behind; raises RuntimeError if it fails."""
         with open(self.output, "ab") as file:
             process = subprocess.Popen(self.command, env=self.environment, stdout=file, stderr=file)
             try:
@@ -62,7 +62,7 @@ class Agent:
             except subprocess.TimeoutExpired:
                 code, problem = None, f"did not end within {limit_s:g} s"
             finally:
-                lifeline.end(process)  # its ranks see that it has gone, and end as well
+                lifeline.end(process)  # its ranks notice that it is gone, and exit as well
         if code != 0:
             words = self.output.read_text(errors="replace").splitlines()
             kind = Killed if code == -_SIGKILL else RuntimeError
@@ -70,21 +70,21 @@ class Agent:
 
 
 def alone(folder: Path, ranks: int, program: list[str]) -> Agent:
-    """The agent of the only node; `program` is what follows where and how they meet."""
+    """The agent of a single node; `program` is what follows the rendezvous options."""
     command = [*launch.private_torchrun(folder, ranks), *program]
     return Agent(command, launch.private_environment(folder), folder / "output0")
 
 
 def one_of_two(folder: Path, ranks: int, program: list[str], node: int) -> Agent:
-    """The agent of node 0 or 1: they meet over the network, and all their ranks are one job.
+    """The agent of node 0 or 1: they rendezvous over the network, and all ranks are one job.
 
-    Node 0 keeps the list of nodes that are there, and therefore must not be lost.
+    Node 0 hosts the rendezvous store, the list of live nodes, and therefore must not be lost.
     """
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes=2", f"--nproc-per-node={ranks}"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:{_PORT}"),
-        # Both nodes have this machine's name, so each is told who it is.
+        # Both nodes have this machine's hostname, so each is given its role and its address.
         *(f"--rdzv-conf=is_host={int(node == 0)}", f"--local-addr={ADDRESSES[node]}"),
         f"--log-dir={folder}/logs{node}",
         *program,
@@ -93,9 +93,9 @@ def one_of_two(folder: Path, ranks: int, program: list[str], node: int) -> Agent
 
 
 def cause(words: list[str]) -> str:
-    """The rank that failed first, from torchrun's table; its last line where there is none.
+    """The root failure from torchrun's table of ranks, or its last line if it has no table.
 
-    A signal comes before an exit code: ranks that lost the killed one end with code 1.
+    A signal takes precedence over an exit code: ranks that lose a killed peer exit with code 1.
     """
     codes = re.findall(r"rank +: (\d+).*\n +exitcode +: (-?\d+)", "\n".join(words))
     for rank, code in sorted(codes, key=lambda pair: int(pair[1]) >= 0):
@@ -105,7 +105,7 @@ def cause(words: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(10, "optimizer updates")
     every: int = option(4, "updates between checkpoints", least=1)
@@ -129,7 +129,7 @@ class Options(BatchOptions):
 
 
 def main(options: Options) -> Result:
-    """The first rank of each node starts torchrun there; all ranks return rank 0's result."""
+    """Start torchrun from the first rank of each node; all ranks return rank 0's result."""
     rank = launch.init()
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", rank.world))
     node, nodes = rank.rank // ranks_here, rank.world // ranks_here
@@ -142,22 +142,22 @@ def main(options: Options) -> Result:
         folder = Path(from_rank(0, path))  # two nodes of one machine see the same files
         program = [f"--max-restarts={options.max_restarts}", "--monitor-interval=0.1"]
         program += ["-m", f"{__package__}.worker", str(folder)]
-        here = alone(folder, ranks_here, program)
+        agent = alone(folder, ranks_here, program)
         if nodes > 1:
-            here = one_of_two(folder, ranks_here, program, node)
+            agent = one_of_two(folder, ranks_here, program, node)
         if rank.local_rank == 0:
-            _run(here, options, may_be_lost=node > 0)
+            _run(agent, options, may_be_lost=node > 0)
         dist.barrier()  # the agents of both nodes have ended
-        found = None
+        result = None
         if rank.rank == 0:
-            command = shlex.join(here.command).replace(path, "FOLDER")
+            command = shlex.join(agent.command).replace(path, "FOLDER")
             ours = {"ranks": rank.world, "nodes": nodes, "killed_rank": killed_rank}
-            found = _result(options, folder, command=command, **ours)
-    return from_rank(0, found)
+            result = _result(options, folder, command=command, **ours)
+    return from_rank(0, result)
 
 
 def _killed_rank(options: Options, ranks: int, ranks_here: int) -> int:
-    """The rank to kill; ValueError if it does not exist, or has a node that must not be lost."""
+    """The rank to kill; raises ValueError if it does not exist or is on node 0 of two."""
     if options.kill_rank >= ranks:
         raise ValueError(
             f"kill_rank must be below the number of ranks {ranks}, got {options.kill_rank}: "
@@ -178,59 +178,59 @@ def _killed_rank(options: Options, ranks: int, ranks_here: int) -> int:
     return killed
 
 
-def _run(here: Agent, options: Options, may_be_lost: bool) -> None:
-    """Run torchrun on this node; a node that is lost comes back, and runs it again."""
+def _run(agent: Agent, options: Options, may_be_lost: bool) -> None:
+    """Run torchrun on this node; run it again after `away_s` if the node was killed."""
     try:
-        here.run(options.limit_s)
+        agent.run(options.limit_s)
     except Killed:
         if not may_be_lost:
             raise
         time.sleep(options.away_s)
-        here.run(options.limit_s)
+        agent.run(options.limit_s)
 
 
 def _result(options: Options, folder: Path, **known: Any) -> Result:
-    """What the ranks wrote, beside one undisturbed process and the theory."""
+    """Compare the updates that the ranks wrote with one undisturbed process and the theory."""
     lines = [json.loads(line) for line in (folder / "updates.jsonl").read_text().splitlines()]
     by_step: dict[int, list[float]] = {}
     for line in lines:
         by_step.setdefault(line["step"], []).append(line["loss"])
     losses = [by_step[step][-1] for step in sorted(by_step)]
-    one = one_process(options.training(), launch.init().device).losses
+    expected = one_process(options.training(), launch.init().device).losses
     attempts = 1 + max(line["attempt"] for line in lines)
-    again = {step: each for step, each in by_step.items() if len(each) > 1}
+    twice = {step: each for step, each in by_step.items() if len(each) > 1}
     predicted = lost_steps(options.kill_after, options.every)
-    recovery_s, gaps = _pause_s(lines), loss_gaps(losses[: len(one)], one[: len(losses)])
-    lost = "rank {killed_rank} of {ranks} was killed after".format(**known)
-    lost += f" {options.kill_after} updates"
+    recovery_s, gaps = _pause_s(lines), loss_gaps(losses[: len(expected)], expected[: len(losses)])
+    event = "rank {killed_rank} of {ranks} was killed after".format(**known)
+    event += f" {options.kill_after} updates"
     if known["nodes"] > 1:
-        lost += ", with all other processes of node 1, which then came back"
+        event += ", with all other processes of node 1, which then came back"
     return Result(
         f"started: {known['command']}",
-        f"{lost}; all ranks were started again, {attempts} attempts",
-        f"checkpoint every {options.every} updates: {len(again)} done again, predicted {predicted} "
+        f"{event}; all ranks were started again, {attempts} attempts",
+        f"checkpoint every {options.every} updates: {len(twice)} done again, predicted {predicted} "
         f"(on average {mean_lost_steps(options.every):g}); {recovery_s:.1f} s until the next "
         "update",
         f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off by {max(gaps):.0e} from one undisturbed "
         "process",
         facts=[
-            Fact("updates done", len(losses), len(one)),
-            Fact("the last attempts: the loss", losses, one, tolerance=LOSS_TOLERANCE),
-            Fact("updates done again", len(again), predicted),
+            Fact("updates done", len(losses), len(expected)),
+            Fact("the last attempts: the loss", losses, expected, tolerance=LOSS_TOLERANCE),
+            Fact("updates done again", len(twice), predicted),
         ],
         **known,
         killed_after=options.kill_after,
         attempts=attempts,
         losses=losses,
-        losses_one_process=one,
-        repeated=again,  # by update: its loss in each attempt
+        losses_one_process=expected,
+        repeated=twice,  # by update: the loss of each attempt
         predicted_repeated=predicted,
         recovery_s=recovery_s,  # from the last update before the kill to the first one after it
     )
 
 
 def _pause_s(lines: list[dict[str, Any]]) -> float:
-    """The longest time between two updates that different attempts did."""
+    """The longest time in seconds between two successive updates of different attempts."""
     pairs = itertools.pairwise(lines)
     pauses = [b["time_s"] - a["time_s"] for a, b in pairs if a["attempt"] != b["attempt"]]
     return max(pauses, default=0.0)

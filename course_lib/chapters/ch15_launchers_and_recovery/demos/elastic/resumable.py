@@ -20,7 +20,7 @@ from course_lib.scratch import recovery
 
 
 def main(options: argparse.Namespace) -> None:
-    """Train a small model, at leisure."""
+    """Train a small model, with a pause after each update."""
     training = Training("1x16x2", steps=options.steps, batch=4)
     attempt = int(os.environ.get("SLURM_RESTART_COUNT", 0))
     for _ in train(training, options.folder, options.every, attempt):
@@ -28,9 +28,9 @@ def main(options: argparse.Namespace) -> None:
 
 
 def train(training: Training, folder: Path, every: int, attempt: int) -> Iterator[int]:
-    """Train from the last checkpoint on, or from the beginning where there is none.
+    """Train from the last checkpoint, or from the beginning if there is none.
 
-    Yields the number of updates done, at first of those that the checkpoint has.
+    Yields the number of updates done: first that of the checkpoint, then after each update.
     """
     rank = launch.init()
     trainee, saves = Sharded(training, world()), folder / "checkpoints"

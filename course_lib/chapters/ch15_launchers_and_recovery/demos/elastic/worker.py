@@ -1,7 +1,7 @@
-"""What torchrun's agent starts, and starts again: trains, saves, and resumes from the last save.
+"""The rank program that torchrun starts and restarts: trains, saves, and resumes.
 
-Once, one rank kills itself, or its whole node. The demo `elastic` starts it, with its options as
-JSON.
+In the first attempt one rank kills itself, or its whole node. The demo `elastic` passes its
+options as JSON.
 """
 
 import json
@@ -21,7 +21,7 @@ _WATCH_S = 0.2
 
 
 def main(folder: Path) -> None:
-    """One attempt of one rank; rank 0 writes a line for every update."""
+    """Run one attempt of one rank; rank 0 writes a line for every update."""
     job = json.loads((folder / "job.json").read_text())
     threading.Thread(target=_watch, args=(folder, os.getppid()), daemon=True).start()
     attempt, training = int(os.environ[ATTEMPT_VARIABLE]), Training(**job["training"])
@@ -31,9 +31,9 @@ def main(folder: Path) -> None:
 
 
 def _die_once(folder: Path, whole_node: bool) -> None:
-    """End this rank by SIGKILL, and its agent as well, without which no rank of the node lives on.
+    """Kill this rank by SIGKILL; with `whole_node` first its agent, so that all ranks there exit.
 
-    Nothing if that has been done: an agent that is started again counts its attempts from 0.
+    Does nothing the second time: a file marks it, since a new agent counts attempts from 0 again.
     """
     died = folder / "died"
     if not died.exists():
@@ -44,9 +44,9 @@ def _die_once(folder: Path, whole_node: bool) -> None:
 
 
 def _watch(folder: Path, agent: int) -> None:
-    """End this rank when its agent has died or the folder is gone.
+    """Exit when the agent has died or the folder is gone.
 
-    torchrun starts it in a session of its own, so that no other process would end it.
+    torchrun starts each rank in a new session, so nothing else would end it.
     """
     while os.getppid() == agent and folder.exists():
         time.sleep(_WATCH_S)

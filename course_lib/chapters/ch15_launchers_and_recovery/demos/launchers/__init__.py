@@ -1,1 +1,1 @@
-"""One job under several launchers: the program, the job, and how its processes are ended."""
+"""One job under several launchers: the demo, the job, and the cleanup of its processes."""

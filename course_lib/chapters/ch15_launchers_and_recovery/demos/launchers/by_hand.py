@@ -1,4 +1,4 @@
-"""The launcher by hand as a command, in torchrun's place: `by_hand RANKS PARTS MODULE ARGUMENT …`.
+"""The hand-written launcher as a command, a stand-in for torchrun: `by_hand RANKS PARTS MODULE …`.
 
 python -m …launchers.by_hand 2 course …demos.toy
 """
@@ -11,7 +11,7 @@ NAMES = mine.BY_FILE["launcher"].names
 
 
 def main(ranks: str, parts: str, *module: str) -> int:
-    """Start the module on every rank; 0, or 1 and the ranks' exit codes where one failed."""
+    """Start the module on every rank; returns 0, or prints the exit codes and returns 1."""
     codes = mine.get("launch_ranks", parts)([sys.executable, "-m", *module], int(ranks))
     if any(codes):
         print(f"exit codes by rank: {codes}", file=sys.stderr)

@@ -29,7 +29,7 @@ from course_lib.validation import choice
 
 @dataclass(frozen=True)
 class JobOptions(MicroBatchOptions):
-    """What the job and the demo that starts it can be asked for."""
+    """The options that the job shares with the demo that starts it."""
 
     steps: int = option(4, "optimizer updates")
     model: str = option("1x16x2", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
@@ -39,7 +39,7 @@ class JobOptions(MicroBatchOptions):
 
 @dataclass(frozen=True)
 class Options(JobOptions):
-    """What the job can be asked for."""
+    """The options of the job."""
 
     framework: str = option("torch", "who wraps the model: a key of FRAMEWORKS")
 
@@ -48,7 +48,7 @@ class Options(JobOptions):
         super().__post_init__()
 
 
-Update = Callable[[Batch], Tensor]  # the samples of all ranks in, the loss of this rank's own out
+Update = Callable[[Batch], Tensor]  # takes the samples of all ranks, returns this rank's loss
 
 
 def main(options: Options) -> Result:
@@ -60,13 +60,13 @@ def main(options: Options) -> Result:
     losses = []
     for batch in training.batches(rank.device):
         losses.append(sum_over_ranks(update(batch)) / rank.world)
-    told = ", ".join(f"{loss:.6f}" for loss in losses)
+    shown = ", ".join(f"{loss:.6f}" for loss in losses)
     return Result(
-        f"{options.framework} on {rank.world} ranks: losses {told}",
+        f"{options.framework} on {rank.world} ranks: losses {shown}",
         framework=options.framework,
-        world=rank.world,  # ranks that the job found
+        world=rank.world,  # ranks that actually joined the job
         losses=losses,  # mean over the samples of all ranks, one per update
-        ready_at=ready_at,  # time.time() when the first update could start
+        ready_at=ready_at,  # time.time() just before the first update
     )
 
 
@@ -119,7 +119,7 @@ def _deepspeed(
             offload=options.offload,
             bf16=bf16,
         ),
-        dist_init_required=False,  # the group is there
+        dist_init_required=False,  # the process group exists already
     )
 
     def update(batch: Batch) -> Tensor:
@@ -132,7 +132,7 @@ def _deepspeed(
 
 
 def _megatron(_: Options, training: Training, rank: launch.Rank) -> Update:
-    """All ranks cut the model, and see all samples: its own DDP allocates on CUDA devices only."""
+    """Tensor parallelism over all ranks, each with all samples: Megatron's DDP needs CUDA."""
     model = megatron.parallelize(training.build(rank.device), TensorParallel(world()))
 
     def loss_of(batch: Batch) -> Tensor:

@@ -1,8 +1,8 @@
-"""Runs a launcher with a time limit, and leaves none of its workers.
+"""Run a launcher with a time limit, and leave none of its workers behind.
 
-A launcher gives its workers sessions of their own, so that ending the launcher leaves them alive.
-Here each worker holds a connection to the process that wants the result. When that process closes
-it, or dies, the operating system breaks the connection, and the worker ends itself.
+A launcher starts its workers in new sessions, so they survive when the launcher is killed. Here
+each worker keeps a connection to the process that waits for the result. When that process closes
+it, or dies, the operating system closes the connection, and the worker exits.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from course_lib import launch
 from course_lib.launch.job import TIMEOUT_VARIABLE
 
 _VARIABLE = "COURSE_LIFELINE"
-_END_S = 5.0  # for a launcher to end when it is told to
+_END_S = 5.0  # grace period of a launcher after SIGTERM
 
 
 def run(command: list[str], folder: Path, limit_s: float) -> tuple[int | None, str]:
-    """The exit code of a launcher, None if the limit came first, and all that was printed.
+    """Run a launcher; returns its exit code, or None after a timeout, and its output.
 
-    Its workers must call `hold` when they start. They meet in the folder, which must be empty.
+    Its workers must call `hold` when they start. `folder`, for the rendezvous, must be empty.
     """
-    # A file: unlike a pipe it never fills up, and no worker keeps it open for its reader.
+    # A file: unlike a pipe it never fills up, and no surviving worker can block its reader.
     with (
-        socket.create_server(("127.0.0.1", 0), backlog=128) as line,
+        socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
         tempfile.TemporaryFile() as output,
     ):
-        environment = _environment(folder, line.getsockname()[1], limit_s)
+        environment = _environment(folder, listener.getsockname()[1], limit_s)
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
@@ -40,36 +40,36 @@ def run(command: list[str], folder: Path, limit_s: float) -> tuple[int | None, s
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            line.close()  # ends all workers, and those that are yet to call `hold`
+            listener.close()  # ends all workers, including those that have not called `hold` yet
             end(process)
         output.seek(0)
         return code, output.read().decode(errors="replace")
 
 
 def hold() -> None:
-    """End this process as soon as the one that waits for it, if there is one, is gone."""
+    """Exit as soon as the process that called `run` is gone; does nothing outside `run`."""
     port = os.environ.get(_VARIABLE)
     if port is not None:
-        line = socket.create_connection(("127.0.0.1", int(port)))
-        threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+        connection = socket.create_connection(("127.0.0.1", int(port)))
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
 
 
-def _end_with(line: socket.socket) -> None:
+def _end_with(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        line.recv(1)
+        connection.recv(1)
     os._exit(1)
 
 
 def _environment(folder: Path, port: int, limit_s: float) -> dict[str, str]:
-    kept = launch.private_environment(folder)
-    # DeepSpeed looks for ninja, which is installed beside this Python.
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+    inherited = launch.private_environment(folder)
+    # DeepSpeed looks for ninja, which is installed in this Python's bin folder.
+    path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")])
     own = {"PATH": path, "TMPDIR": str(folder), TIMEOUT_VARIABLE: str(limit_s)}
-    return kept | own | {_VARIABLE: str(port)}
+    return inherited | own | {_VARIABLE: str(port)}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Leave no launcher behind, if need be by force."""
+    """Terminate the launcher, and kill it if it does not end in time."""
     if process.poll() is None:
         process.terminate()
     try:

@@ -38,20 +38,20 @@ class Launcher:
     name: str
     framework: str
     command: Callable[[Path, int, bool], list[str]]
-    package: str | None = None  # that has to be installed
+    package: str | None = None  # package that has to be installed
     compiles: bool = False  # needs a C++ compiler
-    takes_parts: bool = False  # its last argument says whose parts run
+    takes_parts: bool = False  # its last argument selects the course's or the learner's parts
     tolerance: float = LOSS_TOLERANCE  # of the losses
-    one_process_on_cpu: bool = False  # takes a number of ranks, and starts one
+    one_process_on_cpu: bool = False  # on a CPU starts one process, whatever the number of ranks
 
 
 def own_launch(_: Path, ranks: int, __: bool) -> list[str]:
-    """The launcher of chapter 15."""
+    """The hand-written launcher of chapter 15."""
     return [sys.executable, "-m", by_hand.__name__, str(ranks)]
 
 
 def torchrun(folder: Path, ranks: int, _: bool) -> list[str]:
-    """torch's launcher, by this Python."""
+    """torch's launcher, run by this Python."""
     return [*launch.private_torchrun(folder, ranks), "-m"]
 
 
@@ -64,7 +64,7 @@ def accelerate_launch(_: Path, ranks: int, gpus: bool) -> list[str]:
 
 
 def deepspeed_launch(_: Path, ranks: int, __: bool) -> list[str]:
-    """DeepSpeed's launcher. It wants a port: this one was free a moment ago."""
+    """DeepSpeed's launcher. It needs a port, so pick one that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks)]
@@ -98,7 +98,7 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Options(job.JobOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     only: str = option(
         "all", "one launcher by its name, or all", among=("all", *(one.name for one in LAUNCHERS))
@@ -109,11 +109,11 @@ class Options(job.JobOptions):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of one launcher; `problem` says why there are no losses."""
+    """The result of one launcher; `problem` says why there are no losses."""
 
     launcher: str
     command: str
-    world: int = 0  # ranks that the job found
+    world: int = 0  # ranks that actually joined the job
     losses: list[float] = field(default_factory=list)
     seconds_to_start: float = 0.0  # from the command to the first update
     seconds: float = 0.0  # from the command to its end
@@ -122,71 +122,73 @@ class Attempt:
     tolerance: float = LOSS_TOLERANCE
 
     def line(self, ranks: int, reference: list[float]) -> str:
-        """What came of it."""
+        """One line of text: the problem, or the ranks, the times and the error of the losses."""
         if self.problem:
             return f"{'skipped' if self.skipped else 'failed'}: {self.problem}"
-        found = f"{self.world} of {ranks} ranks, started in {self.seconds_to_start:.1f} s"
-        found += f", ended after {self.seconds:.1f} s, "
+        said = f"{self.world} of {ranks} ranks, started in {self.seconds_to_start:.1f} s"
+        said += f", ended after {self.seconds:.1f} s, "
         if self.world != ranks:
-            return found + (
+            return said + (
                 f"other losses: {self.world} × the micro-batch is another global batch, and "
                 "nothing said so"
             )
-        return found + f"losses off by {max(loss_gaps(self.losses, reference)):.0e}"
+        return said + f"losses off by {max(loss_gaps(self.losses, reference)):.0e}"
 
 
 def main(options: Options) -> Result:
-    """Start every launcher from rank 0; all ranks return what it found."""
+    """Start every launcher from rank 0; all ranks return the same result."""
     rank = launch.init()
     training = options.training(rank.world)
     gpus = rank.device.type == "cuda"
     chosen = [entry for entry in LAUNCHERS if options.only in ("all", entry.name)]
-    found = None
+    attempts = None
     if rank.rank == 0:
-        found = [attempt(launcher, options, rank.world, gpus) for launcher in chosen]
-    alone = [entry.name for entry in chosen if entry.one_process_on_cpu and not gpus]
+        attempts = [attempt(launcher, options, rank.world, gpus) for launcher in chosen]
+    single_process = [entry.name for entry in chosen if entry.one_process_on_cpu and not gpus]
     one = one_process(training, rank.device).losses
-    return judged(rank.world, one, from_rank(0, found), alone)
+    return judged(rank.world, one, from_rank(0, attempts), single_process)
 
 
 def judged(
     ranks: int, one: list[float], attempts: Sequence[Attempt], alone: Sequence[str] = ()
 ) -> Result:
-    """All that ran must have these ranks and these losses; `alone` start one process, as known."""
+    """Compare ranks and losses of all attempts; launchers in `alone` are known to start 1 rank."""
     facts, lines = [], []
-    for found in attempts:
-        name = found.launcher
-        lines += [f"{name}: {found.line(ranks, one)}", f"    {found.command}"]
-        if not found.problem:
+    for attempt in attempts:
+        name = attempt.launcher
+        lines += [f"{name}: {attempt.line(ranks, one)}", f"    {attempt.command}"]
+        if not attempt.problem:
             expected = 1 if name in alone else ranks
-            facts.append(Fact(f"{name}: ranks started", found.world, expected))
-        if not found.problem and found.world == ranks:
-            facts.append(Fact(f"{name}: the loss", found.losses, one, tolerance=found.tolerance))
+            facts.append(Fact(f"{name}: ranks started", attempt.world, expected))
+        if not attempt.problem and attempt.world == ranks:
+            facts.append(
+                Fact(f"{name}: the loss", attempt.losses, one, tolerance=attempt.tolerance)
+            )
     return Result(*lines, facts=facts, ranks=ranks, losses_one_process=one, attempts=[*attempts])
 
 
 def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Attempt:
-    """Start the job by one launcher, and read its result."""
+    """Start the job with one launcher, and read its result."""
     with tempfile.TemporaryDirectory(prefix="course_launcher_") as path:
         command = launcher.command(Path(path), ranks, gpus)
         command += [options.parts] * launcher.takes_parts
         command += [job.__name__, *_arguments(launcher.framework, options)]
         shown = shlex.join(["python", *command[1:]]).replace(path, "FOLDER")
-        tried = Attempt(launcher.name, shown, tolerance=launcher.tolerance)
+        outcome = Attempt(launcher.name, shown, tolerance=launcher.tolerance)
         if reason := _missing(launcher):
-            return replace(tried, skipped=True, problem=reason)
+            return replace(outcome, skipped=True, problem=reason)
         start = time.time()
         code, text = lifeline.run(command, Path(path), options.limit_s)
-        tried = replace(tried, seconds=time.time() - start)
+        outcome = replace(outcome, seconds=time.time() - start)
     if code is None:
         remedy = (launcher.compiles and locks_left(start)) or "raise limit_s"
-        return replace(tried, problem=f"no end within {options.limit_s:g} s: {remedy}")
+        return replace(outcome, problem=f"no end within {options.limit_s:g} s: {remedy}")
     result = _result(text)
     if code or result is None:
         last = " | ".join(text.splitlines()[-3:])
-        return replace(tried, problem=f"exit code {code}, last output: {last}")
+        return replace(outcome, problem=f"exit code {code}, last output: {last}")
     return replace(
-        tried,
+        outcome,
         launcher=launcher.name + with_yours(options.parts, *launcher.takes_parts * by_hand.NAMES),
         world=result["world"],
         losses=result["losses"],
@@ -195,7 +197,7 @@ def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Att
 
 
 def _arguments(framework: str, options: Options) -> list[str]:
-    """The job's arguments: the options that it shares with this demo."""
+    """The job's command line arguments, from the options that it shares with this demo."""
     shared = {entry.name: getattr(options, entry.name) for entry in fields(job.JobOptions)}
     arguments = ["--framework", framework]
     for name, value in (shared | {"json": True}).items():
@@ -208,7 +210,7 @@ def _arguments(framework: str, options: Options) -> list[str]:
 
 
 def _missing(launcher: Launcher) -> str:
-    """Why this launcher cannot be started here; empty if it can."""
+    """The reason why this launcher cannot be started here; empty if it can."""
     if launcher.package and find_spec(launcher.package) is None:
         named = {"megatron": "megatron-core"}.get(launcher.package, launcher.package)
         return f"{named} is not installed: pip install {named}"
@@ -218,10 +220,10 @@ def _missing(launcher: Launcher) -> str:
 
 
 def locks_left(start: float) -> str:
-    """Free the locks of a build that began after `start` and was ended; the remedy for older ones.
+    """Remove build locks created after `start`; returns the remedy for older ones, or "".
 
-    Who compiles an extension of torch makes a file `lock` beside it, and all others wait until it
-    is gone: for ever, if that process was killed.
+    A process that compiles a torch extension creates a file `lock` in its folder, and all others
+    wait until it is gone: forever, if that process was killed.
     """
     from torch.utils.cpp_extension import get_default_build_root
 
@@ -238,7 +240,7 @@ def locks_left(start: float) -> str:
 
 
 def _result(text: str) -> dict[str, Any] | None:
-    """The job's result: the last line of its output that is one."""
+    """The job's result, from the last line of its output that has one; None if there is none."""
     for line in reversed(text.splitlines()):
         start = line.find('{"framework"')
         if start >= 0:

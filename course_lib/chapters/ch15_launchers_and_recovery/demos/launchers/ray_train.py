@@ -21,14 +21,14 @@ from course_lib.demos.shared.result import Result, render
 
 @dataclass(frozen=True)
 class Options(job.Options):
-    """What the job can be asked for, on how many workers, and for how long."""
+    """The options of the job, the number of workers and the time limit."""
 
     ranks: int = option(2, "workers, one process each", least=1)
     limit_s: float = option(120.0, "seconds after which all of Ray is ended", above=0)
 
 
 def train(options: dict[str, Any]) -> dict[str, Any]:
-    """What each worker runs; Ray hands back what rank 0 returns."""
+    """The training function of each worker; Ray returns rank 0's result."""
     return vars(job.main(job.Options(**options)))
 
 
@@ -46,24 +46,24 @@ def run(options: Options) -> Result:
             torch_config=TorchConfig(backend="gloo"),
             run_config=RunConfig(storage_path=folder),
         )
-        found = dict(trainer.fit().return_value)
-        return Result(*found.pop("said"), **found)
+        values = dict(trainer.fit().return_value)
+        return Result(*values.pop("said"), **values)
 
 
 @contextmanager
 def ray_alone(ranks: int) -> Iterator[str]:
-    """A Ray cluster of this machine alone, and its folder; all its processes end behind the block.
+    """Start a Ray cluster on this machine and yield its folder; the cluster ends with the block.
 
-    It has a CPU for each worker and one for the trainer that starts them, whatever there really
-    are: a trainer that asks for more would wait for ever. It logs to its folder.
+    It declares a CPU for each worker and one for the trainer, whatever the machine really has: a
+    trainer that asks for more than declared would wait forever. It logs to its folder.
     """
     import ray
 
-    # What Ray's processes still write while they end is left to the system.
+    # Ray's processes may still write while they end: ignore files that cannot be removed.
     with tempfile.TemporaryDirectory(prefix="course_ray_", ignore_cleanup_errors=True) as folder:
         try:
             ray.init(
-                "local",  # never a cluster that is running
+                "local",  # never join a running cluster
                 num_cpus=ranks + 1,
                 include_dashboard=False,
                 log_to_driver=False,
@@ -77,26 +77,26 @@ def ray_alone(ranks: int) -> Iterator[str]:
 
 @contextmanager
 def ended_after(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError in the block when the time is over, so that Ray is shut down."""
+    """Raise TimeoutError in the block after `limit_s`, so that Ray is shut down."""
 
-    late = TimeoutError(f"no end within {limit_s:g} s: raise limit_s")
+    timeout = TimeoutError(f"no end within {limit_s:g} s: raise limit_s")
     raised = False
 
     def too_late(_: int, __: object) -> None:
         nonlocal raised
         raised = True
-        raise late
+        raise timeout
 
     handler = signal.signal(signal.SIGALRM, too_late)
-    clock = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    previous = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     except Exception:
-        if raised:  # Ray may have made another error of it
-            raise late from None
+        if raised:  # Ray may have wrapped the TimeoutError in another exception
+            raise timeout from None
         raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *clock)
+        signal.setitimer(signal.ITIMER_REAL, *previous)
         signal.signal(signal.SIGALRM, handler)
 
 

@@ -1,9 +1,9 @@
-"""What the tools do by themselves: which setting wins, and which ranks are a group along an axis.
+"""What the tools do by default: which of two conflicting settings wins, and the groups of an axis.
 
-What is in force was tried with accelerate 1.15, DeepSpeed 0.19.8 and torch 2.13 on a CPU; tests
-repeat it where the packages are installed. `theory.network.mesh.groups` computes the groups
-from strides. The axes, from inside to outside, are tp, cp, dp, pp: Megatron-core's own default,
-"tp-cp-ep-dp-pp" (parallel_state.py).
+The settings in force were determined with accelerate 1.15, DeepSpeed 0.19.8 and torch 2.13 on a
+CPU; tests repeat this where the packages are installed. `theory.network.mesh.groups` computes the
+groups from strides. The axes, from inner to outer, are tp, cp, dp, pp, as in Megatron-core's
+default "tp-cp-ep-dp-pp" (parallel_state.py).
 """
 
 import re
@@ -16,7 +16,7 @@ from course_lib.theory.inputs.layout import Layout
 
 
 class Setting(NamedTuple):
-    """One disagreement: what each side says, what is in force, and what to do about it."""
+    """A conflict between two settings: each side's value, the value in force, and the advice."""
 
     what: str
     tool: str
@@ -79,7 +79,7 @@ SETTINGS = [
 
 
 def table() -> str:
-    """All disagreements, a block each."""
+    """The text of all conflicting settings, one block each."""
     return _TABLE.rstrip()
 
 
@@ -88,9 +88,9 @@ AXES = ("tp", "cp", "dp", "pp")
 
 
 def by_device_mesh(layout: Layout, axis: str) -> Groups:
-    """Groups as torch's DeviceMesh has them: its last axis is the innermost.
+    """The rank groups along `axis`, from torch's DeviceMesh, whose last axis is the innermost.
 
-    Outside of a process group: it makes one of all ranks in which nothing is sent, and leaves it.
+    Call it outside a process group: it creates a fake one of all ranks, and destroys it.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -101,5 +101,5 @@ def by_device_mesh(layout: Layout, axis: str) -> Groups:
                                 mesh_dim_names=names).mesh  # fmt: skip
     finally:
         dist.destroy_process_group()
-    lines = mesh.movedim(names.index(axis), -1).flatten(0, -2)
-    return tuple(sorted(tuple(line) for line in lines.tolist()))
+    groups = mesh.movedim(names.index(axis), -1).flatten(0, -2)
+    return tuple(sorted(tuple(line) for line in groups.tolist()))
