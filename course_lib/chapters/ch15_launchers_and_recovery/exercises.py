@@ -201,15 +201,13 @@ _OPTIONS = {
 
 @exercise("15.6")
 def _mend(answer: Any) -> None:
-    head_node: Any = answer.get("HEAD") if isinstance(answer, dict) else None
+    head: Any = answer.get("HEAD") if isinstance(answer, dict) else None
     if isinstance(answer, dict):
-        if not isinstance(head_node, str):
-            raise Wrong(
-                f"gave {head_node!r} for 'HEAD', expected a name, or what prints one, as text"
-            )
+        if not isinstance(head, str):
+            raise Wrong(f"gave {head!r} for 'HEAD', expected a name, or what prints one, as text")
         answer = {key: str(value) for key, value in answer.items()}
     expect_entries(answer, _OPTIONS, "a dict of options", each="the text behind the option")
-    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head_node)
+    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head)
     restarts = str(answer.get("torchrun --max-restarts"))
     if not restarts.isdigit() or int(restarts) == 0:
         raise Wrong(

@@ -47,7 +47,7 @@ def audited(audit: Audit, title: str) -> Drawing:
         _line(frame, claim, top + 19)
         drawing.write(0, top + 35, claim.because, size=9, colour=style.GREY)
     for factor in axis.ticks:
-        drawing.write(frame.x(factor), bottom, _factor_text(factor), 9, "center", style.GREY)
+        drawing.write(frame.x(factor), bottom, _times(factor), 9, "center", style.GREY)
     return drawing
 
 
@@ -85,12 +85,10 @@ def _axis(claims: Sequence[Claim]) -> Axis:
     widest = max((abs(math.log10(factor)) for factor in factors if factor > 0), default=0.0)
     power = min(max(0.5, 1.1 * widest), _MOST_POWER)
     tens = [10.0**tick for tick in range(-int(power), int(power) + 1)]
-    return Axis(
-        tens if power >= 1 else [0.5, 1.0, 2.0], _factor_text, "", True, (10**-power, 10**power)
-    )
+    return Axis(tens if power >= 1 else [0.5, 1.0, 2.0], _times, "", True, (10**-power, 10**power))
 
 
-def _factor_text(factor: float) -> str:
+def _times(factor: float) -> str:
     if factor > 1:
         return f"× {factor:,.0f}"
     return "as said" if factor > 0.99 else f"÷ {1 / factor:,.0f}"

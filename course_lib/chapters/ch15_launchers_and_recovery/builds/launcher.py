@@ -120,13 +120,11 @@ def _environment(parts: SimpleNamespace) -> Rows:
         more = {} if nodes == 1 else {"node": node, "nodes": nodes, "address": "10.0.0.1"}
         given = parts.rank_environment(local_rank, local_ranks, _PORT, **more)
         where = f"local rank {local_rank} of {local_ranks}, node {node} of {nodes}"
-        _expect_variables(given, where, local_rank, local_ranks, **more)
+        _expect_env(given, where, local_rank, local_ranks, **more)
     return ()
 
 
-def _expect_variables(
-    given: Any, where: str, local_rank: int, local_ranks: int, **more: Any
-) -> None:
+def _expect_env(given: Any, where: str, local_rank: int, local_ranks: int, **more: Any) -> None:
     expected = _launcher.rank_environment(local_rank, local_ranks, _PORT, **more)
     expect_alike(given, expected, where, _MEANT)
 
@@ -198,7 +196,7 @@ def _expect_started(found: dict[str, Any], _: Place) -> Rows:
     nothing = "a rank has nothing of the launcher's own environment, such as PATH"
     yield Never(None in {one[_INHERITED] for one in variables}, nothing)
     for number, one in enumerate(variables):
-        _expect_variables(one, f"launch_ranks(…, 3), rank {number}", number, 3)
+        _expect_env(one, f"launch_ranks(…, 3), rank {number}", number, 3)
     silent = "what the ranks print does not come out where the launcher prints"
     yield Never(found["said"] != 3, silent)
     yield Never(
@@ -207,7 +205,7 @@ def _expect_started(found: dict[str, Any], _: Place) -> Rows:
         "each rank needs a copy, and a second launch would inherit what the first one left",
     )
     (one,) = found["other told"] or [{}]
-    _expect_variables(one, "launch_ranks(…, 1, node=1, nodes=2)", 0, 1, **_ELSEWHERE)
+    _expect_env(one, "launch_ranks(…, 1, node=1, nodes=2)", 0, 1, **_ELSEWHERE)
     ports, alone = found["ports"], "launch_ranks without a port"
     no_number = f"{alone}: MASTER_PORT is no number; free_port() has one that is"
     yield Never(not all(port.isdigit() for port in ports), no_number)

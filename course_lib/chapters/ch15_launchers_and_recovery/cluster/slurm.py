@@ -161,11 +161,9 @@ def left_in(folder: Folder) -> list[int]:
     cluster = f"SLURM_CONF={folder.configuration}".encode()
     pids = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        variables = _environment_of(pid)
-        of_a_job = cluster in variables and any(
-            each.startswith(b"SLURMD_NODENAME=") for each in variables
-        )
-        if pid != os.getpid() and (mark in variables or of_a_job or _is_step_of(folder, pid)):
+        env = _environment_of(pid)
+        of_a_job = cluster in env and any(each.startswith(b"SLURMD_NODENAME=") for each in env)
+        if pid != os.getpid() and (mark in env or of_a_job or _is_step_of(folder, pid)):
             pids.append(pid)
     return pids
 

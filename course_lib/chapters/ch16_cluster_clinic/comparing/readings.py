@@ -95,10 +95,7 @@ def _mean(pieces: list[Tensor]) -> Tensor:
 
 
 def cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (dimension, parts) of each way the pieces can be shards of the expected shape.
-
-    Each piece may have less than a row of padding.
-    """
+    """Yield (dimension, parts) of each way the pieces, with at most a row of padding, fill the shape."""
     ranks = len(pieces)
     if ranks == 1 or any(piece.ndim != expected.ndim for piece in pieces):
         return

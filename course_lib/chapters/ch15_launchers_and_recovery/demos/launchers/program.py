@@ -154,16 +154,14 @@ def judged(
 ) -> Result:
     """Compare ranks and losses of all attempts; launchers in `alone` are known to start 1 rank."""
     facts, lines = [], []
-    for attempt in attempts:
-        name = attempt.launcher
-        lines += [f"{name}: {attempt.line(ranks, one)}", f"    {attempt.command}"]
-        if not attempt.problem:
+    for each in attempts:
+        name = each.launcher
+        lines += [f"{name}: {each.line(ranks, one)}", f"    {each.command}"]
+        if not each.problem:
             expected = 1 if name in alone else ranks
-            facts.append(Fact(f"{name}: ranks started", attempt.world, expected))
-        if not attempt.problem and attempt.world == ranks:
-            facts.append(
-                Fact(f"{name}: the loss", attempt.losses, one, tolerance=attempt.tolerance)
-            )
+            facts.append(Fact(f"{name}: ranks started", each.world, expected))
+        if not each.problem and each.world == ranks:
+            facts.append(Fact(f"{name}: the loss", each.losses, one, tolerance=each.tolerance))
     return Result(*lines, facts=facts, ranks=ranks, losses_one_process=one, attempts=[*attempts])
 
 
