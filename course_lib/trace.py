@@ -94,7 +94,7 @@ class Trace(tuple[Event, ...]):
     def held(self, time: float) -> Holdings:
         """What each rank holds once all events that end by `time` are done: {who: {part: Held}}.
 
-        Simultaneous messages travel in parallel: each carries what its sender held before.
+        Simultaneous messages are sent in parallel: each carries what its sender held before.
         """
         held: dict[Who, dict[Hashable, Held]] = {who: {} for who in self.who}
         for end, events in self._changes:

@@ -114,7 +114,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Chunks into which the layers are cut: pp · virtual_stages, or 2·pp under "zbv"."""
+        """Chunks into which the layers are split: pp · virtual_stages, or 2·pp under "zbv"."""
         return self.pp * (2 if self.schedule == "zbv" else self.virtual_stages)
 
     @property

@@ -185,11 +185,10 @@ def changes(
 def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_UNITS)]) -> Trace:
     """Contents of YaFSDP's buffers over a step: each layer's forward, then each layer's backward.
 
-    One step of the trace is one pass of a layer. Layer n uses buffer n mod 2: a part is ("whole
-    weights", 0 or 1) or ("gradients", 0 or 1), labelled with the layer. During a pass the next
-    layer is gathered into the other buffer ("all-gather") unless it is still there; in backward the
-    gradients of the layer computed before are reduced ("reduce-scatter"). There are 2·layers - 2
-    gathers, one of them before the first step.
+    A step of the trace is a pass of a layer. Layer n uses buffer n mod 2: a part is ("whole
+    weights", 0 or 1) or ("gradients", 0 or 1), labelled with the layer. A pass overlaps with the
+    "all-gather" of the next layer into the other buffer, unless that holds it already, and in
+    backward with the "reduce-scatter" of the previous one. 2·layers - 2 gathers, one at the start.
     Source: github.com/yandex/YaFSDP, version 1, 2024.
     """
     return Trace(_events(layers))

@@ -58,8 +58,7 @@ def ddp_all_reduces(syncs: Count, buckets: Count) -> int:
 # --- DDP's backward pass: gradients fill buckets, whose all-reduces overlap with backward ---
 
 # The model: backward produces one gradient after another; a bucket's ring all-reduce starts when
-# its last gradient is ready and the previous bucket is done, since the link runs one all-reduce at
-# a time.
+# its last gradient is ready and the previous bucket is done, since there is a single link.
 # Source: Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.
 
 

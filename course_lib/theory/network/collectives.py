@@ -77,8 +77,7 @@ def sent_bytes(operation: Operation, size_bytes: NotNegative, ranks: int) -> flo
 
     This is the minimum for messages between GPUs; every GPU of a ring sends just that, and those of
     a tree send it on average. In-network reduction, such as NVLink SHARP, is not modelled. In
-    broadcast and reduce every GPU of the chain except the last sends the size once, as in
-    send/recv.
+    broadcast and reduce every GPU of the chain except the last sends the size once.
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
     return size_bytes * bus_factor(operation, ranks)

@@ -146,12 +146,12 @@ class Plan:
 
     @cached_property
     def remedies(self) -> dict[str, int]:
-        """How many of the layouts that do not fit each remedy would make fit, most first."""
+        """Number of unfitting layouts that each remedy would make fit, largest first."""
         return dict(sorted(remedies(self.found, self.capacity_bytes), key=lambda it: -it[1]))
 
     @cached_property
     def excluded(self) -> dict[str, int]:
-        """Number of meshes tp × pp × cp × dp of all GPUs that break each rule, most first."""
+        """Number of meshes tp × pp × cp × dp of all GPUs that break each rule, largest first."""
         return dict(sorted(excluded(self.question).items(), key=lambda item: -item[1]))
 
     def pareto(self) -> tuple[PlannedLayout, ...]:
