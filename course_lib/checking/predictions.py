@@ -97,7 +97,7 @@ def _show_comparison(compared: Compared, guess: Prediction, slot: Slot) -> None:
     def close(record: dict[str, Any]) -> None:
         for column in ("theory", "measured"):  # an earlier run may have had other columns
             record.pop(column, None)
-        record.update(compared=compared.last, **compared.columns)
+        record.update(found=compared.last, **compared.columns)
 
     if yours is not None and key:
         progress.update("predictions", key, close)
