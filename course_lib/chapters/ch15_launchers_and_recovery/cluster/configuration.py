@@ -152,8 +152,7 @@ def text(folder: Folder, *ports: int) -> str:
 def _where_to_listen() -> dict[str, str]:
     """slurm.conf options that restrict the daemons to the loopback interface.
 
-    They are empty if the host's name does not resolve to it. The daemons then listen on every
-    network, Slurm's default, protected by the munge key.
+    Empty if the host's name is not on it: Slurm then listens on all networks, behind the munge key.
     """
     if not on_loopback():
         return {}

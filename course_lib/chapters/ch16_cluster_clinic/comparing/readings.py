@@ -95,7 +95,7 @@ def _mean(pieces: list[Tensor]) -> Tensor:
 
 
 def cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (dimension, parts) of each way the pieces, with at most a row of padding, fill the shape."""
+    """Yield (dimension, parts) for which the pieces, padded by less than a row each, fit."""
     ranks = len(pieces)
     if ranks == 1 or any(piece.ndim != expected.ndim for piece in pieces):
         return

@@ -140,8 +140,7 @@ def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meet
     if not by_number:
         return None
     last = max(by_number)
-    # An aborted rank was in the last call, unless the ranks that called from its line are one
-    # call further by now.
+    # An aborted rank was in the last call, or one before if the ranks at its line have moved on.
     at_last = {_site(call) for call in by_number[last].values()}
     before = by_number.get(last - 1, {})
     for rank, call in ((e.rank, e.call) for e in stand if e.call and not e.call.number):
