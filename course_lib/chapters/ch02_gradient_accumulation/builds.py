@@ -7,19 +7,9 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Row,
-    compare,
-    compare_here,
-    dist,
-    later,
-    nn,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare, compare_here
+from course_lib.checking.builds.lazily import dist, later, nn, torch
+from course_lib.checking.builds.rows import Must, Never, Row
 from course_lib.checking.races import Race
 from course_lib.theory.network.bucket_timeline import gradient_syncs
 

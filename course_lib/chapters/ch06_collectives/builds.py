@@ -8,18 +8,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Row,
-    Sends,
-    compare,
-    later,
-    others_parts,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare
+from course_lib.checking.builds.lazily import later, torch
+from course_lib.checking.builds.rows import Must, Never, Row, Sends, others_parts
 from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_steps, tree_steps
 from course_lib.trace import ADD, COPY, SEND, Trace

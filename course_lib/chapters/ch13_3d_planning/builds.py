@@ -6,17 +6,10 @@ from typing import Any
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.alike import expect_kind
-from course_lib.checking.builds.compare import (
-    Here,
-    Never,
-    Place,
-    Rows,
-    compare,
-    compare_here,
-    dist,
-    later,
-)
+from course_lib.checking.builds.compare import Here, Place, compare, compare_here
+from course_lib.checking.builds.lazily import dist, later
 from course_lib.checking.builds.raced import device_mesh
+from course_lib.checking.builds.rows import Never, Rows
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race

@@ -10,17 +10,9 @@ from typing import Any
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.checking.build import build
 from course_lib.checking.builds.alike import expect_alike, expect_kind
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    later,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare
+from course_lib.checking.builds.lazily import dist, later, torch
+from course_lib.checking.builds.rows import Must, Rows, Sends
 from course_lib.checking.races import Race
 
 _scratch = later("course_lib.scratch.parameter_server")

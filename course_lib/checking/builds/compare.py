@@ -13,29 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from course_lib import launch
 from course_lib.checking import own_work
 from course_lib.checking.build import Step
-from course_lib.checking.builds.lazily import dist, later, nn, torch
-from course_lib.checking.builds.rows import (
-    TOLERANCE,
-    Must,
-    Never,
-    Row,
-    Rows,
-    Sends,
-    Sent,
-    expect,
-    others_parts,
-    unchanged,
-)
+from course_lib.checking.builds.lazily import dist
+from course_lib.checking.builds.rows import Rows, expect
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.own_work import is_learners
 
 if TYPE_CHECKING:
     from course_lib.checking.builds.on_rank.watched import Outcome
-
-# The chapters' builds import the rows and torch from here.
-__all__ = ["TOLERANCE", "Case", "Here", "Must", "Never", "Place", "Row", "Rows", "Sends", "Sent",
-           "compare", "compare_here", "dist", "expect", "in_turn", "later", "nn", "on_ranks",
-           "others_parts", "torch", "unchanged"]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,9 @@ from typing import Any
 from course_lib.chapters.ch15_launchers_and_recovery.builds.reshard import launch_folder
 from course_lib.checking.build import build
 from course_lib.checking.builds.alike import expect_alike, expect_kind
-from course_lib.checking.builds.compare import (
-    Case,
-    Here,
-    Never,
-    Place,
-    Rows,
-    compare,
-    compare_here,
-    dist,
-    in_turn,
-    later,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Here, Place, compare, compare_here, in_turn
+from course_lib.checking.builds.lazily import dist, later, torch
+from course_lib.checking.builds.rows import Never, Rows
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 

@@ -14,18 +14,9 @@ from typing import Any, NamedTuple
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.alike import expect_alike
-from course_lib.checking.builds.compare import (
-    Case,
-    Here,
-    Must,
-    Never,
-    Place,
-    Rows,
-    compare,
-    dist,
-    later,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Here, Place, compare
+from course_lib.checking.builds.lazily import dist, later, torch
+from course_lib.checking.builds.rows import Must, Never, Rows
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race

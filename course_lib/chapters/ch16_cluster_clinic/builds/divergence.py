@@ -10,15 +10,9 @@ from course_lib.chapters.ch16_cluster_clinic.diagnosing import divergence
 from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import flights
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.alike import expect_kind
-from course_lib.checking.builds.compare import (
-    Never,
-    Row,
-    compare_here,
-    dist,
-    expect,
-    on_ranks,
-    torch,
-)
+from course_lib.checking.builds.compare import compare_here, on_ranks
+from course_lib.checking.builds.lazily import dist, torch
+from course_lib.checking.builds.rows import Never, Row, expect
 from course_lib.checking.helpers import described
 
 _Records = dict[int, list[dict[str, Any]]]

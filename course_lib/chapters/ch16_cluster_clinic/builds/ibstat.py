@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.alike import expect_alike
-from course_lib.checking.builds.compare import Never, Rows, compare_here
+from course_lib.checking.builds.compare import compare_here
+from course_lib.checking.builds.rows import Never, Rows
 from course_lib.checking.helpers import described
 from course_lib.clinic import ports
 from course_lib.clinic.recorded import output

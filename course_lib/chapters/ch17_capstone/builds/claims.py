@@ -14,7 +14,8 @@ from course_lib.chapters.ch17_capstone.claimed import (
 )
 from course_lib.checking.build import build
 from course_lib.checking.builds.alike import expect_kind
-from course_lib.checking.builds.compare import Never, Rows, compare_here
+from course_lib.checking.builds.compare import compare_here
+from course_lib.checking.builds.rows import Never, Rows
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
 from course_lib.checking.values import kind_of_wrong

@@ -12,7 +12,9 @@ from course_lib.chapters.ch17_capstone import streams
 from course_lib.chapters.ch17_capstone.streams import SharedTimeline, Span, Task
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.alike import expect_kind
-from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn, later
+from course_lib.checking.builds.compare import Case, Place, compare, in_turn
+from course_lib.checking.builds.lazily import later
+from course_lib.checking.builds.rows import Never, Row
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.checking.values import kind_of_wrong
