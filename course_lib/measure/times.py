@@ -101,9 +101,10 @@ def memory_bytes_per_s(numbers: int = 2**24, device: str = "cpu") -> float:
     return 3 * c.nbytes / seconds(lambda: torch.add(a, b, out=c))
 
 
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def _wait(device: torch.device | None = None) -> None:
+    """Wait for the queue of `device`, by default the current one, if a GPU."""
+    if device.type == "cuda" if device else torch.cuda.is_available():
+        torch.cuda.synchronize(device)
 
 
 _NODE = "autograd::engine::evaluate_function: "  # one step of backward
@@ -216,10 +217,10 @@ def collective_seconds(
     times = []
     for _ in range(repeats):
         dist.barrier()
-        _wait()
+        _wait(device)
         start = time.perf_counter()
         call()
-        _wait()
+        _wait(device)
         times.append(time.perf_counter() - start)
     slowest = torch.tensor(times, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)

@@ -1,6 +1,6 @@
 """The theory's predictions for a run on several ranks: a trace of calls, and bytes stored.
 
-Where a version deviates from the theory, see the table in demos.shared.expected.
+Where a version deviates from the theory, see the table in demos.shared.extra_calls.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import cast
 
 from torch import nn
 
-from course_lib.demos.shared import expected
+from course_lib.demos.shared.extra_calls import rows
 from course_lib.demos.shared.training import Training
 from course_lib.scratch.fsdp import defer
 from course_lib.scratch.gpt import GPT
@@ -71,9 +71,9 @@ def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Ev
 
 
 def besides(where: str, training: Training, layout: Layout) -> Trace:
-    """The extra calls of implementation `where`, by the table in demos.shared.expected."""
+    """The extra calls of implementation `where`, by the table in demos.shared.extra_calls."""
     job = _job(training, layout)
-    counted = ((row, row.calls(job)) for row in expected.rows(where))
+    counted = ((row, row.calls(job)) for row in rows(where))
     return Trace(
         call
         for row, count in counted

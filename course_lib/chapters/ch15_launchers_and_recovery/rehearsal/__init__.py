@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import expected
+from course_lib.chapters.ch15_launchers_and_recovery.rehearsal.expected import Difference
 from course_lib.chapters.ch15_launchers_and_recovery.rehearsal.program import (
     Observed,
     check,
     fake_world,
     one_update,
 )
-from course_lib.demos.shared import expected
-from course_lib.demos.shared.expected import Difference
 from course_lib.theory.inputs.job import Job
 from course_lib.trace import Total
 from course_lib.validation import whole
