@@ -139,7 +139,7 @@ def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> 
             if not is_newer(data):
                 _write(data)
             return record
-    # filelock raises NotImplementedError on a file system without locks.
+    # On a file system without locks, filelock raises the second of these.
     except (OSError, NotImplementedError, filelock.Timeout) as error:
         reason = getattr(error, "strerror", None) or "the file is locked by another program"
         _note(

@@ -149,6 +149,16 @@ def test_a_closed_home_gets_one_line_and_breaks_nothing(tmp_path, monkeypatch, c
         assert progress.update("exercises", "1.1", _add) == {"count": 1}
     said = capsys.readouterr().err
     assert said.count("progress is not saved") == 1 and said.count("\n") == 1
+
+
+def test_a_file_system_without_locks_gets_the_same_line(monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise NotImplementedError
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    assert progress.update("exercises", "1.1", _add) == {"count": 1}
+    said = capsys.readouterr().err
+    assert "progress is not saved" in said and said.count("\n") == 1
     assert "COURSE_HOME" in said
 
 
