@@ -342,8 +342,8 @@ class Links:
         The notebook with the line is in bold.
         """
         own = [text for text in chapter.texts if text in self.thread]
-        first = self.thread.index(here if here in own else own[0])  # type: ignore[arg-type]
-        last = self.thread.index(here if here in own else own[-1])  # type: ignore[arg-type]
+        first = self.thread.index(here if here in own else own[0])
+        last = self.thread.index(here if here in own else own[-1])
         folder = here if isinstance(here, str) else "notebooks"
         parts = [_link(f"← {text.title}", text.name, folder) for text in self.thread[:first][-1:]]
         for text in chapter.texts if chapter.has_exercises or len(chapter.texts) > 1 else ():
