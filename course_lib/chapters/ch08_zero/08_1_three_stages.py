@@ -32,9 +32,9 @@ from course_lib.chapters.ch08_zero.zero_choice import (
 from course_lib.theory import RECIPES, hardware, models, units, zero
 
 # %% [markdown]
-# **Predict.** Stage 3 stores one $n$-th of everything on each of $n$ GPUs. When a layer needs its weights, they come over the
-# network. How many bytes does each GPU send, as a multiple of plain data parallelism? And stage 1 cuts only the
-# optimizer: how many of the 108 GB does a GPU keep?
+# **Predict.** ZeRO's stage 3 stores one $n$-th of everything on each of $n$ GPUs, so a layer's weights must come over the
+# network. How many bytes does each GPU send, as a multiple of plain data parallelism? Stage 1 cuts only the
+# optimizer. How many of the 108 GB does a GPU keep?
 
 # %%
 factor = predict("8.stage3", "Sent in stage 3 / plain?", yours=None)
@@ -43,8 +43,7 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # %% [markdown]
 # ## 8.1 What plain data parallelism stores n times
 #
-# Take the example of the ZeRO paper: 7.5 billion parameters, trained in fp16 with Adam. Training in bf16 with AdamW takes the
-# same bytes (chapter 3):
+# The ZeRO paper's example has 7.5 billion parameters, trained in fp16 with Adam. bf16 with AdamW takes the same bytes (chapter 3):
 #
 # | | bytes per parameter | 7.5 billion |
 # |---|---|---|
@@ -53,8 +52,7 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # | optimizer: an fp32 master copy and two fp32 moments | 4 + 8 | 90 GB |
 # | sum: the **model states** (模型状态) | 16 | **120 GB** |
 #
-# LLaMA-2 7B is a little smaller. Under plain data parallelism each GPU keeps all of its states. A fair share
-# would be an eighth:
+# Under plain data parallelism each GPU keeps all states of LLaMA-2 7B. A fair share would be an eighth:
 
 # %% tags=["drawing"]
 KINDS = "weights", "gradients", "optimizer"
@@ -76,17 +74,16 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# Why does every GPU keep everything? Follow one update on 64 GPUs. Each rank computes gradients from its own samples. That is
-# different work on each rank, and nothing is wasted. The all-reduce then gives all ranks the *same* sum. Each rank runs the *same* optimizer on the same
-# gradient, moments and weights, and gets the same new weights. From the all-reduce on, everything is done 64 times, and
-# everything it needs is stored 64 times: 7680 GB, of which 120 are different.
+# Why does every GPU keep everything? Follow one update on 64 GPUs. Each rank computes gradients from its own samples: different work, nothing
+# wasted. The all-reduce gives all ranks the *same* sum. Each rank then runs the *same* optimizer on the same
+# gradient, moments and weights. From the all-reduce on, everything is done 64 times, so everything it needs is stored 64 times: 7680 GB, of which 120 are different.
 #
-# The remedy is to let each rank update one 64th of the parameters. It then needs the optimizer states of that part
+# The remedy: each rank updates one 64th of the parameters. It needs the optimizer states of that part
 # only, and sends the new weights to the others. This is **ZeRO** (零冗余优化器), the Zero Redundancy
-# Optimizer (Rajbhandari et al. 2020, arXiv:1910.02054). The part of a rank is its **shard** (分片).
+# Optimizer (Rajbhandari et al. 2020, arXiv:1910.02054). A rank's part is its **shard** (分片).
 #
-# ZeRO saves storage, and hardly any computation. The only computation that all ranks repeated is the update: about 15 operations per
-# parameter, where forward and backward take 6 per parameter *and token*. With 4096 tokens on a GPU, the update is 0.06 % of the work:
+# ZeRO saves storage, and hardly any computation. All ranks repeated only the update: about 15 operations per
+# parameter, where forward and backward take 6 per parameter *and token*. With 4096 tokens on a GPU:
 
 # %%
 update, training = 15, 6 * 4096
@@ -94,19 +91,18 @@ print(f"the update is {update / training:.2%} of forward and backward")
 assert update / training < 0.001
 
 # %% [markdown]
-# Under ZeRO each rank still computes whole layers for its own samples. ZeRO is therefore data parallelism
-# and not model parallelism, although it cuts the model's states. (Note 000 says that ZeRO "reduces redundant computation". It reduces redundant *storage*.)
+# Each rank still computes whole layers for its own samples, so ZeRO is data parallelism, although it cuts the model's states. (Note 000 says that it "reduces redundant computation". It reduces redundant *storage*.)
 #
 # **Remember**
-# - Plain data parallelism stores the same model states on each GPU because each GPU makes the same update.
-# - ZeRO lets each rank update, and store, one $n$-th. Computation hardly changes.
+# - Plain data parallelism stores the same states on each GPU because each GPU makes the same update.
+# - Under ZeRO each rank updates, and stores, one $n$-th. Computation hardly changes.
 
 # %% [markdown]
 # ## 8.2 Three stages: who stores what
 #
 # $P$ is the number of parameters and $n$ the number of ranks.
 #
-# **Stage 1** cuts the *optimizer* into $n$ shards. The example on 64 GPUs takes 15 + 15 + 90/64 = 31.4 GB on each:
+# **Stage 1** cuts the *optimizer* into $n$ shards. On 64 GPUs the example takes 15 + 15 + 90/64 = 31.4 GB on each:
 #
 # $$2P + 2P + \frac{12P}{n}$$
 #
@@ -117,16 +113,15 @@ assert update / training < 0.001
 #
 # $$2P + \frac{2P + 12P}{n}$$
 #
-# The steps are the same, but (2) comes earlier. As soon as the backward pass has finished a layer, that layer's gradient is
-# reduced and scattered, and each rank throws the other ranks' parts away. The model's whole gradient never exists.
+# Step (2) comes earlier: as soon as the backward pass has finished a layer, that layer's gradient is
+# reduced and scattered, and each rank keeps only its own part. The model's whole gradient never exists.
 #
 # **Stage 3** also cuts the *weights*. 120/64 = 1.9 GB:
 #
 # $$\frac{2P + 2P + 12P}{n} = \frac{16P}{n}$$
 #
-# Before a layer's forward pass the ranks all-gather its weights; after it, each rank throws away the parts of the others. The layer's
-# backward pass gathers the weights again, reduce-scatters the gradient, and throws both away except for the rank's own
-# part. Step (4) is not needed, since the next forward pass gathers anyway. FSDP (chapter 9) is this stage.
+# Before a layer's forward pass the ranks all-gather its weights; after it, each rank keeps only its own part. The backward pass
+# gathers the weights again and reduce-scatters the gradient. Step (4) is not needed, since the next forward pass gathers anyway. FSDP (chapter 9) is this stage.
 
 # %% tags=["drawing"]
 example = zero.zero_stages(7_500_000_000, ranks=64, recipe=RECIPES["mixed-16"])
@@ -137,14 +132,14 @@ title = "7.5 billion parameters, on each of 64 GPUs"
 figures.stacked_bars(by_stage, title, "{:.1f} GB".format)
 
 # %% [markdown]
-# These are the four numbers of the paper's figure 1.
+# The paper's figure 1 has these four numbers.
 #
 # ### One step, moment by moment
 #
-# Below, a model of three layers with 600 million parameters each trains on four ranks. It has 28.8 GB of model states. A column is a rank, a height is bytes, and white is
-# what a rank does not hold. Walk through stage 2 and watch the gradients.
+# Three layers of 600 million parameters each train on four ranks. Their states take 28.8 GB. A column is a rank, a height is bytes, and white is
+# what a rank does not hold.
 #
-# **Predict.** At rest a rank holds 9.0 GB in stage 2: all weights, 3.6 GB, and a quarter of the other 21.6. How many GB does it hold at most during the step? One layer has 1.2 GB of gradients.
+# **Predict.** At rest a rank holds 9.0 GB in stage 2: all weights, 3.6 GB, and a quarter of the other 21.6 GB. Whole gradients of one layer are 1.2 GB. How many GB does a rank hold at most during the step?
 
 # %%
 at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
@@ -159,13 +154,7 @@ expect(10.8, most, within=1e-6, label="at most", unit="GB", yours=at_most)
 
 # %% [markdown]
 # **Explain.** $9.0 + 2 \cdot 0.3 + 1.2$: the layer that is being processed still has its full gradient, 1.2 GB. Of each of the two
-# finished layers the rank keeps a quarter, 0.3 GB. Now set the stepper to the other stages:
-#
-# 1. Stage 1: after which step does a rank hold the most, and how much?
-# 2. Stage 3: how often is each layer gathered? What is the last step?
-#
-# Answers. (1) After the backward pass, 12.6 GB: all gradients are whole. (2) Twice, once for each pass. The update is
-# the last step, because the next forward pass gathers the new weights.
+# finished layers the rank keeps a quarter, 0.3 GB. In stage 1 the most is held after the backward pass, 12.6 GB, since all gradients are whole. In stage 3 each layer is gathered twice.
 #
 # ### More GPUs
 #
@@ -187,11 +176,11 @@ figures.lines(
 )
 
 # %% [markdown]
-# As the number of GPUs grows, stage 1 approaches $4P$ bytes, a quarter of plain data parallelism, and stage 2 approaches $2P$, an eighth. Only stage 3 keeps
-# falling. ZeRO does not touch the activations of chapter 4; they come on top.
+# As the number of GPUs grows, stage 1 approaches $4P$ bytes and stage 2 approaches $2P$. Only stage 3 keeps
+# falling. The activations of chapter 4 come on top: ZeRO does not touch them.
 #
-# Two panels side by side: chapter 3's bill of *one* GPU, and ZeRO's bill of one of eight. Their number format ("convention") and
-# their GPU are linked, so a change in one panel moves the other.
+# Below, chapter 3's bill of *one* GPU stands beside ZeRO's bill of one of eight. `convention`, the bytes per parameter, and
+# the GPU are linked: a change in one panel moves the other.
 
 # %%
 from ipywidgets import HBox, link
@@ -211,7 +200,6 @@ HBox([alone, one_of_8])
 # %% [markdown]
 # 1. Raise the stage in the right panel. Which is the lowest stage that fits? That answers the question at the top.
 # 2. GPT-3 175B: is there a number of GPUs at which stage 2 fits? How many does stage 3 need?
-# 3. The 7.5B model in stage 1, from 64 to 1024 GPUs: how much does each GPU save? Why so little?
 
 # %%
 bills = zero.zero_stages(llama, 8, RECIPES["mixed-16"]).bills
@@ -226,17 +214,16 @@ print(f"GPT-3, stage 3: {fewest_ranks(gpt3, 3, 80e9, RECIPES['mixed-16'])} GPUs"
 assert fewest_ranks(gpt3, 2, 80e9, RECIPES["mixed-16"]) is None
 
 # %% [markdown]
-# Answers. (1) Stage 1: 37.1 GB, which leaves 43 GB for activations. (2) None, because stage 2 keeps the weights whole, and
-# they alone are 349 GB. Stage 3 fits from 35 GPUs on, with no room left to compute. (3) 1.3 of 31.4 GB: weights and
-# gradients stay whole in stage 1, and the part that is cut was already small.
+# Answers. (1) Stage 1: 37.1 GB, which leaves 43 GB for activations. (2) No: stage 2 keeps the weights whole, and
+# they alone are 349 GB. Stage 3 fits from 35 GPUs on, with no room left to compute.
 #
-# One warning: these are the states at rest. During the passes a rank holds more for a moment, such as a layer's whole gradients, or
-# buckets of messages. Leave a few GB free.
+# These are the states at rest. During the passes a rank holds more for a moment, such as a layer's whole gradients or a
+# bucket of messages. Leave a few GB free.
 #
 # **Remember**
 # - The owner of a part sums its gradient, keeps its optimizer states and updates it.
 # - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$ or $16/n$: at most a factor of 4, of 8, or of $n$.
-# - Stage 1 keeps whole gradients until the update; stage 2 frees them during backward; stage 3 also frees the weights after each layer.
+# - Stage 1 keeps whole gradients until the update; stage 2 frees them during backward; stage 3 also frees each layer's weights.
 
 # %% [markdown]
 # ### Deeper: stored, and held for a moment
@@ -286,8 +273,8 @@ figures.grouped_bars(
 # %% [markdown]
 # ## 8.3 What it costs in messages
 #
-# From chapter 6: an all-reduce *is* a reduce-scatter followed by an all-gather, and in each half a
-# rank sends $(n-1)/n$ of the tensor on a ring. Each box below is one such half. In the example, on 64 GPUs, it is 63/64 of 15 GB, 14.8 GB:
+# An all-reduce *is* a reduce-scatter followed by an all-gather (chapter 6). In each half a
+# rank sends $(n-1)/n$ of the tensor. Each box below is one half: in the example on 64 GPUs, 63/64 of 15 GB.
 
 # %% tags=["drawing"]
 G, W = "gradients", "weights"
@@ -298,21 +285,19 @@ figures.halves(
 
 # %% [markdown]
 # Stages 1 and 2 send nothing extra. The second half of an all-reduce gives every rank the summed *gradients*. ZeRO updates
-# between the halves, so its second half carries the new *weights* instead. They have the same size. Stage 3 needs the weights once more, for the backward pass:
+# between the halves, and its second half carries the new *weights*, which are as large. Stage 3 needs the weights once more, for the backward pass:
 
 # %%
 ratio = example.bills[3].sent_bytes / example.bills[0].sent_bytes
 expect(1.5, ratio, within=1e-9, label="stage 3 / plain", yours=factor)
 
 # %% [markdown]
-# The paper's section 7 has this factor, 1.5. Two conditions stand behind it.
-#
-# *Gradients as large as weights.* Megatron-LM keeps gradients in fp32. Then plain data parallelism sends two halves of $4P$ bytes,
+# The paper's section 7 has this factor, 1.5, under two conditions. *Gradients are as large as weights.* Megatron-LM keeps gradients in fp32. Plain data parallelism then sends two halves of $4P$ bytes,
 # and stage 1 sends $4P + 2P$, which is less.
 #
-# *One micro-batch per update.* With accumulation over $m$ micro-batches (chapter 2), plain data parallelism and
-# stage 1 wait, by `no_sync`, and send once. Stage 2 cannot wait, since it does not keep the whole gradient: it
-# reduces after every micro-batch, $m + 1$ halves in all. Stage 3 gathers twice and reduces once in each, $3m$ halves. Four
+# *An update has one micro-batch.* With $m$ of them (chapter 2), plain data parallelism and
+# stage 1 wait, by `no_sync`, and send once. Stage 2 does not keep the whole gradient, so it
+# reduces after every micro-batch: $m + 1$ halves. Stage 3 gathers twice and reduces once in each: $3m$ halves. With four
 # micro-batches, in the order of sending:
 
 # %% tags=["drawing"]
@@ -337,8 +322,7 @@ figures.halves(
 # %% [markdown]
 # ### When it is sent
 #
-# Bytes are half of the bill. The other half is whether they travel while the GPU computes. LLaMA-2 7B on 64 H100 with
-# 16,384 tokens each takes 834 ms to compute. Half an all-reduce over the 400 Gb/s network, 50 GB/s, takes 265 ms. The figure cuts the model into four blocks of eight layers:
+# What counts is whether the bytes travel while the GPU computes. On 64 H100 with 16,384 tokens each, LLaMA-2 7B computes for 834 ms. Half an all-reduce over a 400 Gb/s network, 50 GB/s, takes 265 ms. The figure cuts the model into four blocks of eight layers:
 
 # %% tags=["drawing"]
 h100, BLOCKS = hardware.accelerator("H100-SXM"), 4
@@ -368,12 +352,12 @@ named = {f"{name}: {step_ms(rows):,.0f} ms": rows for name, rows in steps.items(
 figures.lanes(named, "One step; messages and computing share the time")
 
 # %% [markdown]
-# - **Stage 0** sends a block's gradients, both halves, behind the rest of the backward pass. The last block's message is exposed: 133 ms.
-# - **Stage 1** as our code has it (section 8.4) sends everything after the backward pass. All 531 ms are exposed, and it is slower than DDP. Production code overlaps: Megatron-LM's distributed optimizer scatters gradients during
-#   backward and gathers weights during the next forward pass (`overlap_grad_reduce` and `overlap_param_gather`; docs.nvidia.com/nemo/megatron-bridge, *Communication Overlap*).
+# - **Stage 0** sends each block's gradients, both halves, behind the rest of the backward pass. The last message is exposed: 133 ms.
+# - **Stage 1** in our short code (section 8.4) sends everything after the backward pass, exposes 531 ms, and is slower than DDP. Production code overlaps: Megatron-LM scatters gradients during
+#   backward and gathers weights during the next forward pass (`overlap_grad_reduce`, `overlap_param_gather`; docs.nvidia.com/nemo/megatron-bridge, *Communication Overlap*).
 # - **Stage 3** gathers the next block while one computes. With 16,384 tokens it just keeps up.
 #
-# With fewer tokens there is less computation to hide behind, and the messages stay as long as they were:
+# With fewer tokens there is less computation to hide behind:
 
 # %% tags=["drawing"]
 shown = {"stage 0, DDP": 0, "stage 1 or 2, overlapped": 1, "stage 3, overlapped": 3}
@@ -387,12 +371,12 @@ looks = dict(zip(shown, (style.PALE, style.SKY, style.BLUE), strict=True))
 figures.grouped_bars(by_tokens, "A step, in ms", "{:,.0f}".format, looks)
 
 # %% [markdown]
-# When does stage 3 hide? With $T$ tokens in a micro-batch, a GPU computes $6PT$ FLOP at $F$ FLOP/s and sends $3 \cdot 2P$ bytes at $\beta$ bytes/s. Both take
+# When does stage 3 hide its messages? With $T$ tokens in a micro-batch, a GPU computes $6PT$ FLOP at $F$ FLOP/s and sends $3 \cdot 2P$ bytes at $\beta$ bytes/s. Both take
 # equally long at
 #
 # $$T = F / \beta.$$
 #
-# The model's size cancels, as in section 7.4. An H100 reaches 80 % of its peak in large products, 795 TFLOP/s:
+# The model's size cancels, as in section 7.4. In large products an H100 reaches 795 TFLOP/s, 80 % of its peak:
 
 # %%
 for wire in (hardware.NDR, h100.inside):
@@ -400,15 +384,13 @@ for wire in (hardware.NDR, h100.inside):
 assert round(rate / hardware.NDR.bytes_per_s, -2) == 15_900
 
 # %% [markdown]
-# Stage 3 needs 15,900 tokens per GPU and micro-batch over the network, and 1,800 over NVLink. So real systems keep some of its gathers inside a
-# server. ZeRO++ (Wang et al. 2023, arXiv:2306.10209; DeepSpeed's `zero_hpz_partition_size`) stores a second copy of the weights, cut
-# over the GPUs of one server only: the backward pass gathers over NVLink, for $2P/8$ more bytes per GPU. HSDP, a mode of FSDP (chapter 9), cuts all states
+# So it helps to gather inside a server. ZeRO++ (Wang et al. 2023, arXiv:2306.10209; DeepSpeed's `zero_hpz_partition_size`) stores a second copy of the weights, cut
+# over the GPUs of one server only. The backward pass then gathers over NVLink, for $2P/8$ more bytes per GPU. HSDP (chapter 9) cuts all states
 # within each server and keeps one copy per server.
 #
 # ### Which stage?
 #
-# Suppose that activations, and all that is held for a moment, leave 60 of a GPU's 80 GB to the model states. The largest model in each
-# stage:
+# Suppose that 60 of a GPU's 80 GB are left for the model states. The largest model in each stage:
 
 # %% tags=["drawing"]
 ROOM = 60e9
@@ -425,7 +407,7 @@ figures.grouped_bars(
 )
 
 # %% [markdown]
-# The fewest GPUs for LLaMA-2 7B, 13B and 70B, and the halves that each stage sends in an update of $m$ micro-batches:
+# The fewest GPUs for LLaMA-2 7B, 13B and 70B, and the halves sent in an update of $m$ micro-batches:
 #
 # | stage | bytes per parameter | 7B | 13B | 70B | halves | $m = 8$ |
 # |---|---|---|---|---|---|---|
@@ -441,18 +423,148 @@ fewest = [[fewest_ranks(it, stage, ROOM, recipe) for it in sizes] for stage in r
 assert fewest == [[None] * 3, [3, 20, None], [3, 6, None], [2, 4, 19]]
 
 # %% [markdown]
-# - **Stage 1 rather than 0:** yes, if the optimizer treats each number by itself, as Adam does, and if the library overlaps the messages.
-# - **Stage 2 rather than 1:** only if stage 1 does not fit. It saves at most 2 bytes per parameter and sends $(m+1)/2$ times
-#   as much. A pipeline (chapter 11) with $m = 32$ would send 16.5 times as much, so pipelines use stage 1.
+# - **Stage 1 rather than 0:** yes, if the optimizer treats each number by itself, as Adam does, and the library overlaps the messages.
+# - **Stage 2 rather than 1:** only if stage 1 does not fit. It sends $(m+1)/2$ times as much. A pipeline (chapter 11) with $m = 32$ would send 16.5 times as much, so pipelines use stage 1.
 # - **Stage 3 rather than 2:** only if stage 2 does not fit, and then with about $F/\beta$ tokens per micro-batch.
 #
 # **Remember**
-# - All-reduce = reduce-scatter + all-gather. ZeRO 1 and 2 update between the halves and send nothing extra. Stage 3 sends 1.5 times as much.
+# - ZeRO 1 and 2 update between the halves of an all-reduce and send nothing extra. Stage 3 sends 1.5 times as much.
 # - With $m$ micro-batches: 2, 2, $m + 1$, $3m$ halves.
 # - Ask when the bytes travel. Stage 3 hides them behind about $F/\beta$ tokens.
 
 # %% [markdown]
 # ## The answer
 #
-# The 108 GB do not fit because DDP keeps all of them on *each* GPU. Every GPU needs them for the same update. Stage 1 leaves each
-# GPU 37.1 GB and sends exactly as many bytes as DDP. Stage 3 would leave 13.5 GB, for 1.5 times the bytes.
+# DDP keeps all 108 GB on *each* GPU, because each GPU makes the same update. Stage 1 leaves 37.1 GB per
+# GPU and sends exactly as many bytes as DDP. Stage 3 would leave 13.5 GB, for 1.5 times the bytes.
+
+# %% tags=["exercise"]
+import torch
+
+from course_lib import check, hint, solution
+from course_lib.theory.inputs import RECIPES, Recipe, models
+from course_lib.theory.network import zero
+from course_lib.chapters.ch08_zero import zero_choice
+
+# %% [markdown] tags=["exercise"]
+# ### 8.1 Calculate: ZeRO with fp32 gradients
+#
+# 128 billion parameters on 16 GPUs, trained as Megatron-LM does: weights in bf16, gradients in fp32, 12 bytes of optimizer. Model
+# states per GPU in GB (10⁹ bytes) under stage 1, 2 and 3? And how many times as many bytes as plain data parallelism does
+# stage 1 send, with one micro-batch?
+
+# %% [raw] tags=["hints"]
+# importance 3, difficulty 2
+# Which of 2 + 4 + 12 bytes does the stage cut, and into how many parts?
+# Stage 1: 6 · 128 + 12 · 128 / 16.
+# Plain: two halves of 4P bytes. What does the second half carry in stage 1?
+
+# %% tags=["exercise"]
+stage_1, stage_2, stage_3 = ..., ..., ...
+times = ...
+### BEGIN SOLUTION
+stage_1 = (2 + 4) * 128 + 12 * 128 / 16
+stage_2 = 2 * 128 + (4 + 12) * 128 / 16
+stage_3 = 18 * 128 / 16
+times = (4 + 2) / (4 + 4)  # gradients, then weights; gradients twice
+### END SOLUTION
+check("8.1", [stage_1, stage_2, stage_3, times])
+
+# %% [markdown] tags=["exercise"]
+# ### 8.2 Predict: the stage that fits, and its price
+#
+# 32 billion parameters, 16 bytes each (2 + 2 + 12), on GPUs that have 68 GB (10⁹ bytes) of room for model states. How
+# few GPUs are enough for stage 1, 2 and 3? Write `"never"` where no number is.
+#
+# You are given 64 GPUs, and an update has 8 micro-batches. Take the lowest stage that fits. How many times as many bytes as
+# plain data parallelism does it send in an update? And how many tokens must a GPU have in a micro-batch for the messages to hide, if it
+# computes 400 TFLOP/s and sends 50 GB/s? Guess each number before you compute it.
+
+# %% [raw] tags=["hints"]
+# importance 4, difficulty 3
+# A stage keeps 4, 2 or 0 of the 16 bytes whole. What room do they leave for the rest?
+# Count halves of an all-reduce in an update of 8 micro-batches: 2, 2, 9 or 24.
+# 6PT FLOP take as long as 3 · 2P bytes when T = F / β. The model's size cancels.
+
+# %% tags=["exercise"]
+fewest = [..., ..., ...]
+times, tokens = ..., ...
+### BEGIN SOLUTION
+recipe = RECIPES["mixed-16"]
+fewest = [
+    zero_choice.fewest_ranks(32 * 10**9, stage, 68e9, recipe) or "never"
+    for stage in (1, 2, 3)
+]  # 128 > 68; 64 + 448/n; 512/n
+times = 3 * 8 / 2  # stage 3, against the two halves of an all-reduce
+tokens = 400e12 / 50e9
+### END SOLUTION
+check("8.2", [fewest, times, tokens])
+
+# %% [markdown] tags=["exercise"]
+# ### 8.4 Predict: which stage?
+#
+# Which stage would you take? Training is in bf16 with AdamW and a master copy (16 bytes per parameter), on GPUs of 80 GB (10⁹ bytes). Beside the model states there are activations, given in GB, and what each stage holds for a moment in
+# the passes (the deeper part of section 8.2 has the table; in stage 1 take nothing, as in Megatron-LM). Leave 2 GB free for the framework and for buckets. Take the lowest stage that fits, 0 for plain DDP, or `"none"`. A model's parameters are
+# `models.MODELS["llama2-7b"].parameters().total`, those of one layer `models.MODELS["llama2-7b"].layer_parameters(0).total`, those of norm and head `models.MODELS["llama2-7b"].head_parameters().total`.
+
+# %% [raw] tags=["hints"]
+# importance 3, difficulty 3
+# Go up from stage 0 and stop at the first that fits: higher ones send more, or more often.
+# zero.zero_stages has the states. For a moment: 2P, nothing, 2(2P_l + P_h), and in stage 3 whole weights, 2(2P_l + P_r), on top.
+
+# %% tags=["exercise"]
+stage = {
+    "gpt2-1.5b on 8 GPUs, 30 GB": ...,
+    "llama2-7b on 8 GPUs, 50 GB": ...,
+    "llama2-7b on 8 GPUs, 58 GB": ...,
+    "llama2-13b on 16 GPUs, 10 GB": ...,
+    "llama1-33b on 32 GPUs, 20 GB": ...,
+    "llama2-70b on 8 GPUs, 10 GB": ...,
+}
+### BEGIN SOLUTION
+stage = {
+    "gpt2-1.5b on 8 GPUs, 30 GB": 0,  # 24.9 + 3.1 + 30
+    "llama2-7b on 8 GPUs, 50 GB": 2,  # 37.1 + 50; 25.3 + 1.1 + 50
+    "llama2-7b on 8 GPUs, 58 GB": 3,  # 25.3 + 1.1 + 58; 13.5 + 2.4 + 58
+    "llama2-13b on 16 GPUs, 10 GB": 1,  # 61.8 + 0 + 10
+    "llama1-33b on 32 GPUs, 20 GB": 3,  # 79.3 + 2.6 + 20; 16.3 + 5.6 + 20
+    "llama2-70b on 8 GPUs, 10 GB": "none",  # 138 in stage 3
+}
+### END SOLUTION
+check("8.4", stage)
+
+# %% [markdown] tags=["exercise"]
+# ### 8.7 Predict: which measure first?
+#
+# Six runs have a problem each. Which measure would you try first: the cheapest one that removes the cause? A measure may fit several runs or none. Choose from
+# `"stage 1"`, `"stage 2"`, `"stage 3"`, `"overlap the messages"`, `"larger micro-batches"`, `"recompute activations"` and `"offload the optimizer"`. All GPUs have 80 GB.
+
+# %% [raw] tags=["hints"]
+# importance 4, difficulty 3
+# Ask each run: is it short of memory, or does it wait for messages? Memory for states, or for activations?
+# A and B: compute 16, 4 + 12/n and 2 + 14/n bytes per parameter. With one GPU, ZeRO has no other rank to give a part to.
+# Waiting: how often does the stage send in an update? When does it send? How many tokens are there to hide behind?
+
+# %% tags=["exercise"]
+first = {
+    "A: 7B under DDP on 8 GPUs, out of memory in the first update": ...,
+    "B: 13B, stage 2, 64 GPUs, 16 micro-batches, 30 GB free: waits for messages": ...,
+    "C: 7B, stage 3, 64 GPUs, out of memory at the end of the forward pass": ...,
+    "D: 13B on one GPU, 512 GB of host memory, out of memory in the first update": ...,
+    "E: 70B, stage 3, 64 GPUs, 2,000 tokens each, 40 GB free: waits for messages": ...,
+    "F: 7B, stage 1, one micro-batch: the network is idle until backward has ended": ...,
+}
+### BEGIN SOLUTION
+first = {
+    "A: 7B under DDP on 8 GPUs, out of memory in the first update": "stage 1",
+    # 2 halves instead of 17; 54 GB of states instead of 29
+    "B: 13B, stage 2, 64 GPUs, 16 micro-batches, 30 GB free: waits for messages": "stage 1",
+    # 1.7 GB of states: the rest are activations, which no stage cuts
+    "C: 7B, stage 3, 64 GPUs, out of memory at the end of the forward pass": "recompute activations",
+    "D: 13B on one GPU, 512 GB of host memory, out of memory in the first update": "offload the optimizer",
+    # F / β is 15,900 tokens, and there is room for more of them
+    "E: 70B, stage 3, 64 GPUs, 2,000 tokens each, 40 GB free: waits for messages": "larger micro-batches",
+    "F: 7B, stage 1, one micro-batch: the network is idle until backward has ended": "overlap the messages",
+}
+### END SOLUTION
+check("8.7", first)
