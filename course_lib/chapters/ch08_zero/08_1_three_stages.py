@@ -83,15 +83,7 @@ figures.stacked_bars(
 # Optimizer (Rajbhandari et al. 2020, arXiv:1910.02054). A rank's part is its **shard** (分片).
 #
 # ZeRO saves storage, and hardly any computation. All ranks repeated only the update: about 15 operations per
-# parameter, where forward and backward take 6 per parameter *and token*. With 4096 tokens on a GPU:
-
-# %%
-update, training = 15, 6 * 4096
-print(f"the update is {update / training:.2%} of forward and backward")
-assert update / training < 0.001
-
-# %% [markdown]
-# Each rank still computes whole layers for its own samples, so ZeRO is data parallelism, although it cuts the model's states. (Note 000 says that it "reduces redundant computation". It reduces redundant *storage*.)
+# parameter, where forward and backward take 6 per parameter *and token*. Each rank still computes whole layers for its own samples, so ZeRO is data parallelism, although it cuts the model's states. (Note 000 says that it "reduces redundant computation". It reduces redundant *storage*.)
 #
 # **Remember**
 # - Plain data parallelism stores the same states on each GPU because each GPU makes the same update.
@@ -215,7 +207,7 @@ assert fewest_ranks(gpt3, 2, 80e9, RECIPES["mixed-16"]) is None
 
 # %% [markdown]
 # Answers. (1) Stage 1: 37.1 GB, which leaves 43 GB for activations. (2) No: stage 2 keeps the weights whole, and
-# they alone are 349 GB. Stage 3 fits from 35 GPUs on, with no room left to compute.
+# they alone are 349 GB. Stage 3 fits from 35 GPUs on.
 #
 # These are the states at rest. During the passes a rank holds more for a moment, such as a layer's whole gradients or a
 # bucket of messages. Leave a few GB free.

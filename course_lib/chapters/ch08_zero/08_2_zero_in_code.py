@@ -12,9 +12,9 @@
 #
 # After this sitting you can
 #
-# - build ZeRO 1 and 2 from one flat vector per layer, and clip gradients with it correctly,
+# - build ZeRO 1 and 2 from one flat vector per layer, and clip gradients correctly,
 # - judge what moving the optimizer to the CPU costs,
-# - write a DeepSpeed configuration, and say what each key does when you leave it out.
+# - write a DeepSpeed configuration, and say what each missing key does.
 
 # %%
 from functools import partial
@@ -66,8 +66,8 @@ figures.cut_unit({"matrix": 6, "bias": 4}, ranks=4)
 # - **Stage 2**: a hook calls the same reduce-scatter as soon as the last gradient of a unit is there.
 # - **Stage 3**: hooks around each layer gather its vector before use and free it afterwards.
 #
-# Try exercise 8.11 first: you write a unit, stage 1, clipping and stage 2 in checked steps, and
-# `course demo zero --parts mine` trains with them. Then compare with ours.
+# Try exercise 8.11 first: you write them in checked steps, and
+# `course demo zero --parts mine` trains with them.
 
 # %% [markdown]
 # ### Deeper: the course's own version
@@ -105,7 +105,7 @@ show_source(scratch.zero.ShardedUnit, scratch.zero.Zero3.__init__)
 # is gathered once and stays until the end of backward.
 
 # %% [markdown]
-# ### Add up in fp32
+# ### Deeper: add up in fp32
 #
 # Gradients add up in the precision in which they travel. Add 1 a thousand times, in fp32 and in bf16:
 
@@ -124,7 +124,8 @@ figures.lines(sums, "ones added", "the sum so far", "1 + 1 + 1 + …")
 # bf16 has 8 significant bits and no 257: 256 + 1 is rounded back to 256. With
 # many ranks or micro-batches, add up in fp32. Megatron-LM keeps its gradients in fp32 for this reason, at 18 bytes
 # per parameter.
-#
+
+# %% [markdown]
 # ### Predict, measure, explain
 #
 # Two ranks train a GPT in fp32, without a master copy: per parameter 4 bytes of weight, 4 of gradient and 8 of moments.
@@ -209,7 +210,7 @@ for stage, (bill, run) in enumerate(zip(small.bills, runs, strict=True)):
 
 # %% [markdown]
 # **Explain.** $4 + 12/2 = 10$ of 16 bytes. Every count is as predicted, to the byte, on both ranks and in
-# all stages. The second line of each stage has calls and bytes. Three units, two layers and the rest, make three calls. Stage 3
+# all stages. Three units, two layers and the rest, make three calls. Stage 3
 # has five all-gathers: each layer twice, the rest once.
 #
 # Is it still the same training, and are the bytes sent those of section 8.3?
@@ -250,6 +251,7 @@ print(f"{outside / count:.1%} of the parameters are outside the layers")
 # - All tensors of a unit are one vector, padded to a multiple of $n$ and cut.
 # - Stage 2 is stage 1 with the reduction in a hook. Stage 3 adds gather and free around each layer.
 # - Stored and sent bytes are as predicted, and the training stays the same.
+# - Add many gradients up in fp32: in bf16, 256 + 1 is 256.
 
 # %% [markdown]
 # ## 8.5 Clipping when no rank has the whole gradient
@@ -306,7 +308,12 @@ figures.grouped_bars(divisors, title, "{:.2f}".format, looks)
 # %% [markdown]
 # **Explain.** Each rank brought its own part to 0.05. Together that is $\sqrt{4
 # \cdot 0.05^2}$ = 0.1; on 64 ranks it would be 8 times the limit. Nothing crashes, and the loss curve looks
-# plausible; the ranks' norms differ. `torch.nn.utils.clip_grad_norm_` makes this mistake on plain shards, but not on DTensors, which know of the other ranks (section 9.6).
+# plausible; the ranks' norms differ. `torch.nn.utils.clip_grad_norm_` makes this mistake on plain shards, but not on DTensors (section 9.6).
+
+# %% [markdown]
+# **Remember**
+# - Norms of shards: sum the squares over ranks, then take the root.
+# - Whatever looks at the whole gradient needs a collective: norms, and also the check for infinities in fp16.
 
 # %% [markdown]
 # ### Deeper: the course's own version
@@ -315,11 +322,6 @@ figures.grouped_bars(divisors, title, "{:.2f}".format, looks)
 
 # %%
 show_source(scratch.zero.own_norm, scratch.zero.global_norm, clip)
-
-# %% [markdown]
-# **Remember**
-# - Norms of shards: sum the squares over ranks, then take the root.
-# - Whatever looks at the whole gradient needs a collective: norms, and also the check for infinities in fp16.
 
 # %% [markdown]
 # ## 8.6 Offload to the CPU
@@ -353,6 +355,11 @@ figures.lanes(
 
 # %% [markdown]
 # With one micro-batch the GPU waits longer than it computes. With ten per update, bus and host take 14 % of the step. With ZeRO on 64 GPUs each moves only its own part over its own slot, in 15 ms.
+
+# %% [markdown]
+# **Remember**
+# - Offload moves 12 of 16 bytes to the host, and sends 4 bytes per parameter and update over the bus.
+# - It pays off with large batches and with many GPUs.
 
 # %% [markdown]
 # ### Deeper: offload, counted
@@ -391,18 +398,12 @@ away = replace(fp32, offload="optimizer")
 assert there + back == zero.zero_stages(count, 2, away).bills[2].bus_bytes
 
 # %% [markdown]
-# **Remember**
-# - Offload moves 12 of 16 bytes to the host, and sends 4 bytes per parameter and update over the bus.
-# - It pays off with large batches, and with ZeRO, where each GPU moves only its part.
-
-# %% [markdown]
 # ## 8.7 Libraries
 #
 # PyTorch's `ZeroRedundancyOptimizer` is stage 1 beside DDP. It gives whole tensors to ranks and keeps DDP's all-reduce; then each rank broadcasts the weights it has
 # updated. That saves the memory, but sends three halves instead of two.
 #
-# **DeepSpeed** is the library of ZeRO's authors, for all three stages and offload. One call,
-# `deepspeed.initialize(model=…, config=…)`, wraps the model, and a configuration decides everything:
+# **DeepSpeed** is the library of ZeRO's authors. `deepspeed.initialize(model=…, config=…)` wraps the model, and a configuration decides everything:
 
 # %%
 import json
@@ -422,7 +423,6 @@ print(json.dumps(config, indent=2))
 # | `train_micro_batch_size_per_gpu` | micro-batch | computed |
 # | `gradient_accumulation_steps` | micro-batches per update | computed |
 # | `gradient_clipping` | limit of the global norm; 0 does not clip | **1.0**; before June 2026 it was 0 |
-# | `zero_optimization.stage` | 0 to 3 | 0 |
 # | `overlap_comm` | reduce during the backward pass | on in stage 3, otherwise off |
 # | `reduce_bucket_size` | *elements* in one message | 5 · 10⁸: 1 GB in bf16, 2 GB in fp32 |
 # | `stage3_param_persistence_threshold` | smaller tensors stay whole | 100,000 elements: a tiny model is hardly cut |
@@ -437,6 +437,11 @@ print(json.dumps(config, indent=2))
 #
 # A checkpoint is cut, too: each rank saves its own part. To load it on another number of ranks, the parts must be
 # joined and cut again (chapter 15).
+
+# %% [markdown]
+# **Remember**
+# - PyTorch's `ZeroRedundancyOptimizer` is stage 1 by whole tensors, and sends half as much again.
+# - Write `gradient_clipping` down. The three batch sizes must multiply.
 
 # %% [markdown]
 # ### Deeper: the configuration's reasons, and five names
@@ -465,11 +470,6 @@ show_source(deepspeed.zero_section)
 # used, together with Megatron, for MT-NLG 530B (Smith et al. 2022, arXiv:2201.11990) and BLOOM 176B (arXiv:2211.05100).
 #
 # `course demo launchers --ranks 2` runs one job under each launcher that is installed, DeepSpeed among them (chapter 15).
-
-# %% [markdown]
-# **Remember**
-# - PyTorch's `ZeroRedundancyOptimizer` is stage 1 by whole tensors, and sends half as much again.
-# - Write `gradient_clipping` down. The three batch sizes must multiply.
 
 # %% [markdown]
 # ## 8.8 Demo: all stages on two ranks
