@@ -153,6 +153,7 @@ def build(stage, place=None):
     return gpt, scratch.zero.Zero(gpt, gpt.blocks, adam, stage, place)
 
 
+# %%
 def backward(gpt, number):
     """Backward pass of this rank's rows of batch `number`; its share of the mean loss."""
     rank = launch.init()
@@ -178,6 +179,7 @@ def stored(gpt, trainer):
     return [tensor_bytes(weights), tensor_bytes(gradients), states]
 
 
+# %%
 def train(stage, updates=4):
     """Losses of all updates; bytes stored and collectives of the last one."""
     gpt, trainer = build(stage)
@@ -224,6 +226,7 @@ torch.testing.assert_close(curves[1:], 3 * [curves[0]], rtol=1e-5, atol=0)
 print("losses of all stages:", [f"{loss:.4f}" for loss in curves[0]])
 
 
+# %%
 def sent_by_a_rank(sent, ranks=2):
     """Bytes that one rank sends for the collectives of a log."""
     return sum(
