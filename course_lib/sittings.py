@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from course_lib import chapters
-from course_lib.checking.texts import TEXTS, Cell, asked_in, cells_of
+from course_lib.texts import TEXTS, Cell, asked_in, cells_of
 
 # Minutes of an honest learner. Fitted to four careful readers' estimates of 18 chapters (101,000
 # words, 1,290 cells, 189 exercises, 110 hours): the mean error of a chapter is 14 %, the largest
