@@ -3,12 +3,20 @@
 import ast
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from course_lib.chapters import files
 from course_lib.checking import progress, report
-from course_lib.sittings import ROUTES, deeper_parts, parsed, reading_minutes, sittings
+from course_lib.sittings import (
+    ROUTES,
+    deeper_parts,
+    parsed,
+    reading_minutes,
+    route_rows,
+    sittings,
+)
 from course_lib.texts import TEXTS, Cell, asked_in, cells_of
 
 PATHS = list(files(TEXTS).values())
@@ -167,6 +175,11 @@ def test_a_route_fits_its_hours_and_holds_what_it_names(route):
     assert {each.number for each in route.sittings()} >= set(route.only)
     solved = [task.id for each in route.sittings() for task in route.tasks(each)]
     assert set(solved) >= set(route.exercises)
+
+
+def test_the_readme_has_the_hours_of_the_model():
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert all(f"| {' | '.join(row)} |" in readme for row in route_rows())
 
 
 def test_each_longer_route_takes_more():
