@@ -187,10 +187,11 @@ def follow(panel):
 
 
 link((alone, "values"), (one_of_8, "values"), (follow(one_of_8), follow(alone)))
+alone.layout.width = one_of_8.layout.width = "50%"
 HBox([alone, one_of_8])
 
 # %% [markdown]
-# 1. Raise the stage in the right panel. Which is the lowest stage that fits? That answers the question at the top.
+# 1. Raise the stage in the right panel. Which is the lowest stage that fits?
 # 2. GPT-3 175B: is there a number of GPUs at which stage 2 fits? How many does stage 3 need?
 
 # %%
@@ -201,6 +202,7 @@ assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 # %%
 alone.gpu.value = "RTX 4090 24 GB"
 assert one_of_8.gpu.value == "RTX 4090 24 GB"  # the right panel has followed
+alone.gpu.value = "A100, H100 80 GB"
 gpt3 = models.MODELS["gpt3-175b"].parameters().total
 print(f"GPT-3, stage 3: {fewest_ranks(gpt3, 3, 80e9, RECIPES['mixed-16'])} GPUs")
 assert fewest_ranks(gpt3, 2, 80e9, RECIPES["mixed-16"]) is None
@@ -341,7 +343,7 @@ steps = {
 }
 assert [round(step_ms(rows)) for rows in steps.values()] == [966, 1364, 966, 966]
 named = {f"{name}: {step_ms(rows):,.0f} ms": rows for name, rows in steps.items()}
-figures.lanes(named, "One step; messages and computing share the time")
+figures.lanes(named, "One step of LLaMA-2 7B on 64 H100")
 
 # %% [markdown]
 # - **Stage 0** sends each block's gradients, both halves, behind the rest of the backward pass. The last message is exposed: 133 ms.

@@ -45,8 +45,8 @@ torch.set_num_threads(1)
 #
 # ### One vector, and its padding
 #
-# Ten numbers over four ranks do not divide. So all tensors of a layer are laid end to end in one flat vector, zeros pad it to a multiple of $n$, and
-# the vector is cut. Ten numbers become four parts of three, with two zeros at the end:
+# Few tensors divide evenly over the ranks. So all tensors of a layer are laid end to end in one flat vector, zeros pad it to a multiple of $n$, and
+# the vector is cut. Ten numbers over four ranks become four parts of three, with two zeros at the end:
 
 # %%
 show_source(scratch.zero.flatten)
@@ -66,7 +66,7 @@ figures.cut_unit({"matrix": 6, "bias": 4}, ranks=4)
 # - **Stage 2**: a hook calls the same reduce-scatter as soon as the last gradient of a unit is there.
 # - **Stage 3**: hooks around each layer gather its vector before use and free it afterwards.
 #
-# Try exercise 8.11 first: you write them in checked steps, and
+# Try exercise 8.11 first: you write stages 1 and 2 in checked steps, and
 # `course demo zero --parts mine` trains with them.
 
 # %% [markdown]
@@ -494,7 +494,7 @@ report = result.report().splitlines()
 print(*(line for line in report if "predicted" not in line), sep="\n")
 
 # %%
-stage_1, stage_2 = (sent_by_a_rank(version.sent) for version in result.versions[:2])
+stage_1, stage_2 = (sent_by_a_rank(version.sent) for version in result.versions[1:3])
 expect(2, stage_2 / stage_1, within=1e-9, label="stage 2 / stage 1", yours=again)
 
 # %% tags=["drawing"]

@@ -11,8 +11,7 @@
 # A layer of LLaMA-2 70B has 856 million weights. At its peak rate an H100 needs 21 ms for it, forward and backward, with 4096 tokens. Eight H100s
 # that share every matrix of the layer need 2.7 ms of arithmetic each. How can they share a matrix, and still train the same model?
 #
-# Each kind of parallelism splits something else: data parallelism the samples, pipeline parallelism the list of layers, expert parallelism the experts,
-# context parallelism the sequence. **Tensor parallelism** (张量并行) splits every matrix multiplication. The price is messages in the middle of every layer. After this sitting you can
+# This is **tensor parallelism** (张量并行): it splits every matrix multiplication. The price is messages in the middle of every layer. After this sitting you can
 #
 # - cut a matrix by columns or by rows, and say which order of the two needs only one sum,
 # - write the two small functions, f and g, that make a cut model train like a whole one,
@@ -104,8 +103,7 @@ assert torch.cat(columns, dim=1).tolist() == sum(rows).tolist() == [[7, 6]]
 # %% [markdown]
 # ## 10.2 Column, then row
 #
-# An MLP has two matrices with a nonlinearity between them: $Z = \text{ReLU}(XA)\,B$. (Ours uses GELU; ReLU, which replaces
-# negative numbers by zero, is easier to compute in your head.) A column cut produces exactly the part that a row cut needs as its input. So cut $A$ by columns and $B$ by rows:
+# An MLP has two matrices with a nonlinearity between them: $Z = \text{ReLU}(XA)\,B$. (ReLU replaces negative numbers by zero. Ours uses GELU, which is harder to compute in your head.) A column cut produces exactly the part that a row cut needs as its input. So cut $A$ by columns and $B$ by rows:
 #
 # $$B = \begin{pmatrix} 1 & 0 \\ 2 & 1 \end{pmatrix}, \qquad
 # Z = (7,\ 6)\, B = (7 \cdot 1 + 6 \cdot 2,\ \ 6 \cdot 1) = (19,\ 6).$$

@@ -53,7 +53,7 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** Sixteen GPUs in two servers, joined by one InfiniBand port of 400 Gb/s for each GPU, against eight in one. How many times as fast is the layer? (2 would be perfect.)
+# **Predict.** Sixteen GPUs in two servers, joined by one InfiniBand port of 400 Gb/s for each GPU, against eight in one. How many times as fast is the layer?
 
 # %%
 faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
@@ -110,7 +110,7 @@ all_reduce = sent("all-reduce", 1e6, 8)
 expect(1, both_halves / all_reduce, label="bytes, with / without", yours=ratio)
 
 # %% [markdown]
-# **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather (chapter 6). Plain tensor parallelism makes both at the end of a pair. Now one stands there and
+# **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather (chapter 6). In the forward pass, plain tensor parallelism makes both at the end of a pair. Now one stands there and
 # the other before the next pair:
 #
 # | | forward | backward |
@@ -228,9 +228,6 @@ loss = sum(parts).log() - (scores[1] - top)
 print(f"{loss:.4f}")
 assert torch.isclose(loss, cross_entropy(scores, torch.tensor(1)))
 
-# %% [markdown]
-# How much does this save?
-
 # %% tags=["drawing"]
 sizes = {"all scores": 8192 * 128_256 * 4, "three numbers a token": 3 * 8192 * 4}
 assert sizes["all scores"] / sizes["three numbers a token"] == 128_256 / 3
@@ -302,12 +299,10 @@ title = f"forward attention, MLP; backward MLP, attention: {1000 * now:.2f} ms"
 figures.lanes({title: rows}, "One layer, t = 8")
 
 # %% [markdown]
-# In Megatron-LM you get this by `--tensor-model-parallel-size 8 --sequence-parallel`. A profiler's trace shows the same picture: between two matrix products runs a kernel
-# whose name begins with `ncclDevKernel_AllReduce` (with sequence parallelism: AllGather or ReduceScatter), and nothing beside it.
+# Megatron-LM's flags are `--tensor-model-parallel-size 8` and, for section 10.4, `--sequence-parallel`. A profiler's trace shows the same picture: between two matrix products a kernel
+# runs alone. Its name begins with `ncclDevKernel_AllReduce` (or AllGather, ReduceScatter).
 #
-# Now a model that you can run: the demo's tiny GPT, with 2 layers, cut over two ranks.
-#
-# **Predict.** How many all-reduces does one training step make? Count layers, embedding, head and loss.
+# **Predict.** The demo's tiny GPT has 2 layers, cut over two ranks. How many all-reduces does one training step make? Count layers, embedding, head and loss.
 
 # %%
 count = predict("10.count", "All-reduces?", yours=None)
@@ -341,12 +336,11 @@ figures.bars(traffic_bytes, words, "One training step of the tiny GPT")
 #
 # ### By the layer
 #
-# Take a layer of $12h^2$ weights, forward and
-# backward. A GPU computes $6 \cdot 12h^2 \cdot bs / t$ FLOP (chapter 5). It sends $8bsh(t-1)/t$ numbers of 2 bytes. Divide:
+# For a layer of $12h^2$ weights a GPU computes $6 \cdot 12h^2 \cdot bs / t$ FLOP, forward and backward (chapter 5). It sends $8bsh(t-1)/t$ numbers of 2 bytes. Divide:
 #
 # $$\frac{72\,b s h^2 / t}{16\,b s h (t-1)/t} = \frac{4.5\,h}{t-1} \quad\text{FLOP per byte.}$$
 #
-# Batch and sequence cancel. Messages are shorter than arithmetic as long as this is above the ridge (chapter 5) of the link: the FLOP that the chip can do while it sends one byte. Bandwidth counts one way: NVLink's
+# Batch and sequence cancel. Messages take less time than arithmetic as long as this is above the ridge (chapter 5) of the link: the FLOP that the chip can do while it sends one byte. Bandwidth counts one way: NVLink's
 # 900 GB/s are both directions added, 450 each.
 
 # %%
@@ -357,8 +351,8 @@ for name, peak, bandwidth in (
     print(f"{name}: t <= {collectives.layer_tp_reach(8192, peak, bandwidth)}")
 
 # %% [markdown]
-# 17 is ideal: peak rates and no latency. And *at* the limit half of the time is lost. Move the sliders (the dashed line is
-# note 004's estimate, which a deeper part below explains):
+# 17 assumes peak rates and no latency. And *at* the limit half of the time is lost. Move the sliders (the dashed line is
+# note 004's estimate; a deeper part below explains it):
 #
 # 1. H100 and NVLink4: at $t = 16$, is communication shorter than computation? Which term does the formula lack?
 # 2. Take the InfiniBand port. How far does the layer's curve stay above the ridge?
@@ -451,7 +445,7 @@ figures.stacked_bars(
 # NVLink domain. Llama 3 405B was trained with $t = 8$ inside each server (arXiv:2407.21783, table 4).
 #
 # With eight GPUs in a server, $t \le 8$. That is a property of the box: a GB200 NVL72 joins 72 GPUs by NVLink
-# (nvidia.com/en-us/data-center/gb200-nvl72). But the formula's limit stays, since NVLink5 is twice as fast and the chip 2.3 times:
+# (nvidia.com/en-us/data-center/gb200-nvl72). But the formula's limit hardly moves. A B200's NVLink is twice as fast as an H100's, but its peak is 2.3 times as high:
 
 # %%
 b200 = hardware.accelerator("B200-SXM")
@@ -576,7 +570,7 @@ figures.stacked_bars(rows, title, "{:,.0f} B".format, words, colours=looks)
 # %% [markdown]
 # In a large model the part that is whole on both is less than a thousandth.
 #
-# **Predict.** Now with sequence parallelism. Reduce-scatters and all-gathers take the places of most of the 13 all-reduces. How many all-reduces are left? Sections 10.4 and 10.5 say it.
+# **Predict.** Now with sequence parallelism. Reduce-scatters and all-gathers take the places of most of the 13 all-reduces. How many all-reduces are left?
 
 # %%
 left = predict("10.left", "All-reduces that are left?", yours=None)
@@ -611,8 +605,7 @@ figures.loss(
 # %% [markdown]
 # ## The answer
 #
-# No. Sixteen GPUs halve the arithmetic to 1.25 ms, but the messages grow to 1.72 ms, so the layer is 1.26 times as fast as on eight. Tensor
-# parallelism stays inside one NVLink domain.
+# No. Sixteen GPUs halve the arithmetic to 1.25 ms, but the messages grow to 1.72 ms, so the layer is 1.26 times as fast as on eight.
 
 # %%
 from course_lib import quiz
@@ -620,7 +613,7 @@ from course_lib import quiz
 quiz("10")
 
 # %% [raw] tags=["quiz"]
-# A matrix is cut by columns over 4 GPUs. What has each GPU after the product?
+# A matrix is cut by columns over 4 GPUs. What does each GPU have after the product?
 # [x] a quarter of the outputs, finished
 # [ ] all outputs, to be summed
 # [ ] all outputs, finished
