@@ -3,7 +3,7 @@
 # importance: 5
 # difficulty: 3
 # group: alone
-# needs: 4.1, 5, 6.1
+# needs: 4, 5, 6.1
 
 # %% [markdown]
 # # 10 Tensor parallelism: cut a layer
@@ -194,7 +194,7 @@ figures.cells(back, "Backward", square=28, between=14, past=ways)
 # | f, before the columns | copy: nothing to send | all-reduce |
 # | g, after the rows | all-reduce | copy: nothing to send |
 #
-# **Predict.** Four GPUs share the pair instead of two. A GPU has half of the weights and half of the work. What it sends becomes how many times as much?
+# **Predict.** Four GPUs share the pair instead of two. A GPU has half of the weights and half of the work. How many times as many bytes does it send?
 
 # %%
 four = predict("10.four", "Sent with 4 GPUs / with 2?", yours=None)
