@@ -369,7 +369,7 @@ expect(2 * 1 * 2, after[0][0], label="first sequence after the break", yours=fir
 
 # %%
 print("2 ranks:", before, " then 4 ranks:", after)
-assert sorted(sum(before + after, [])) == list(range(12))
+assert sorted(number for own in before + after for number in own) == list(range(12))
 
 # %% [markdown]
 # **Explain.** Two updates with a global batch of 2 have used sequences 0 to 3. If this one number, the sequences used, is saved with the weights, the run can
