@@ -25,7 +25,7 @@
 # %% [markdown]
 # ## One model on 16,384 GPUs
 #
-# This page is a notebook: text, and cells of Python with `[ ]:` at their left. Click a cell and press Shift-Enter to run it, from top
+# This page is a notebook: text, and cells of Python with `[ ]:` in front. Click a cell and press Shift-Enter to run it, from top
 # to bottom. A grey line without brackets is a folded cell: run it too.
 #
 # Two words first. In one *update* the model reads some text, and all its weights change a little. A *copy* is one complete set of weights.
@@ -70,7 +70,6 @@ steppers.block()
 #
 # **Predict.** They do it twice: the result of the first all-reduce goes into a second one. What does each
 # process have in the end? Run the cell, write your number in its box and press Enter. Your first number counts.
-# You can also leave the box empty.
 
 # %%
 total = predict("0.twice", "What does each process have in the end?", yours=None)
@@ -121,8 +120,7 @@ doctor.self_test()
 # %% [markdown]
 # ## Your way through the course
 #
-# Seventeen chapters follow. Each notebook of a chapter is one sitting: it begins with a question and ends with the answer. An arrow leads from
-# each chapter to those that need it.
+# Seventeen chapters follow. Each notebook of a chapter is one sitting: it begins with a question and ends with the answer.
 
 # %%
 figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
@@ -139,14 +137,14 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # | 7 | [From DP to DDP](07) | Why is the exchange of gradients almost free? | DDP, with hooks and buckets |
 # | 8 | [ZeRO 1, 2, 3](08) | Who needs to store what? | ZeRO 1 and 2, with clipping |
 # | 9 | [FSDP and YaFSDP](09) | How do you train what fits on no single GPU? | FSDP |
-# | 10 | [Tensor parallelism](10) | How far can one matrix be split? | both cuts of a matrix, a loss cut by words |
+# | 10 | [Tensor parallelism](10) | How far can one matrix be split? | both cuts of a matrix, sequence parallelism, a loss cut by words |
 # | 11 | [Pipeline parallelism](11) | Why do GPUs wait, and for how long? | a pipeline for any schedule |
 # | 12 | [Experts and long sequences](12) | What do a trillion parameters cost, if few are used? | experts on many ranks, ring attention |
 # | 13 | [3D parallelism and planning](13) | Which layout, out of a hundred thousand? | a mesh of ranks |
 # | 14 | [Parameter servers and RPC](14) | What if the model is mostly a table? | a parameter server |
 # | 15 | [Launchers, frameworks, recovery](15) | What happens when a machine dies? | a launcher, a checkpoint of many ranks |
-# | 16 | [The cluster clinic](16) | Which cable is broken? | the first call on which ranks differ |
-# | 17 | [Capstone](17) | Can you defend a plan for a 70B model? | an audit, a report |
+# | 16 | [The cluster clinic](16) | Which cable is broken? | a parser of `ibstat`, the first call on which ranks differ |
+# | 17 | [Capstone](17) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit, a report |
 #
 # There are four routes. In a terminal, `course progress --route thread` chooses one, and `course progress`
 # shows how far you are. The hours include exercises:
@@ -168,7 +166,7 @@ print(in_brief())
 # - **GB** is $10^9$ bytes, **GiB** is $2^{30}$ bytes.
 # - **FLOP** is an operation, **FLOP/s** a speed.
 # - Bandwidth is per direction: a link that sends 50 GB/s and receives 50 GB/s at once has 50 GB/s. Peak rates are those for dense matrices.
-# - A number is measured in the notebook or has its source beside it. Where published tools disagree, the convention is named.
+# - A number is measured in the notebook or has its source beside it.
 
 # %% [markdown]
 # ## The answer
