@@ -56,7 +56,7 @@ launch.warm_up()
 figures.batch_ladder(Batching(samples=1000, micro_batch=5, accumulation=2))
 
 # %% [markdown]
-# The first bar has 100 pieces: the updates. Each of them has 2 pieces: 200 micro-steps in all.
+# The first bar has 100 pieces: the updates. Each has 2 pieces: 200 micro-steps.
 
 # %% [markdown]
 # **Predict.** 1000 samples, micro-batch 8, accumulation 3, one process. How many
@@ -89,12 +89,12 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # **Explain.** Counts must agree exactly, and they do: $1000/8=125$ micro-steps, and $125/3=41.7$ updates.
 # After 41 updates, two micro-steps are left over. Their gradients count too, so they get an update of their own, the 42nd.
 #
-# And our colleague? $1000 / 5 = 200$ micro-steps and $200 / 2 = 100$ updates. The log counts the former, our colleague the latter.
+# And our colleague? $1000/5=200$ micro-steps and $200/2=100$ updates. The log counts the former, our colleague the latter.
 #
 # The difference matters because the learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
-# With 100 updates, a schedule written for 200 only gets to its middle.
+# A schedule for 200 updates only gets to its middle if there are 100.
 #
-# One more word is often misused. The **gradient** (梯度) is not "the change of the weights" but the optimizer's input.
+# The **gradient** (梯度) is not "the change of the weights", as some say, but the optimizer's input.
 # SGD multiplies it by −(learning rate); Adam first divides it by its own running size.
 #
 # **Remember**
@@ -126,13 +126,8 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # - keep them: a 101st step has a micro-batch of 3 (`drop_last=False`, PyTorch's default);
 # - drop them: nobody sees these 3 samples in this epoch (`drop_last=True`).
 #
-# With $N$ samples and batch $B$:
-#
-# $$\text{steps} = \lceil N/B \rceil \text{ (keep)} \qquad\text{or}\qquad
-# \lfloor N/B \rfloor \text{ (drop)}.$$
-#
-# $\lceil x \rceil$ rounds up, $\lfloor x \rfloor$ rounds down. The popular formula "epoch = batch size ×
-# iterations" gives the number of *samples* in an epoch, and is exact only if $B$ divides $N$.
+# With $N$ samples and batch $B$ there are $\lceil N/B\rceil$ steps, rounded up, if you keep them, and $\lfloor N/B\rfloor$, rounded down, if you drop them.
+# The popular formula "epoch = batch size × iterations" gives the number of *samples* in an epoch, and is exact only if $B$ divides $N$.
 
 # %%
 from torch.utils.data import DataLoader
@@ -172,7 +167,7 @@ assert (tail.micro_steps, tail.updates, tail.last_window) == (201, 101, 1)
 #
 # In **data parallelism** (数据并行) every rank holds the whole model and works on its own
 # samples. Before each update the ranks average their gradients, so that all make the same
-# update. It uses $5 \cdot 2 \cdot 8 = 80$ samples: micro-batch × accumulation × ranks.
+# update. It uses $5\cdot2\cdot8=80$ samples: micro-batch × accumulation × ranks.
 # That is the **global batch** (全局批次), or *effective batch* (有效批次). The micro-batch is also called *per-device batch*
 # (单卡批次).
 
@@ -241,7 +236,7 @@ figures.same_samples({"data parallel only": pure, "tp 8 × pp 4": split})
 # For language models the batch is counted in **tokens** (词元), the pieces of text that a
 # model reads, each about three quarters of an English word. A sample is then a sequence of,
 # say, 4096 tokens. LLaMA-2 was trained with 4M tokens per update (arXiv:2307.09288, table 1), which this course reads
-# as $1024 \times 4096 = 4{,}194{,}304$.
+# as $1024\times4096=4{,}194{,}304$.
 #
 # The length of a run is given in tokens too: 2 trillion for LLaMA-2 (same table), about 477,000 updates. Give the learning-rate
 # schedule in tokens as well: "warm up over 8 billion tokens" stays right when the batch changes.
@@ -254,7 +249,7 @@ assert round(2e12 / llama2.tokens_per_batch, -3) == 477_000
 
 # %% [markdown]
 # **Try it.** Move the sliders of the course's panel by mouse or with the arrow keys, or type a value into the box beside one.
-# Double the GPUs per node and halve the accumulation. What stays the same?
+# Double the GPUs per node and halve the accumulation: what stays the same?
 
 # %%
 from course_lib import panels
@@ -410,7 +405,7 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 # %% [markdown]
 # **Explain.** The samples move between ranks from epoch
 # to epoch: `set_epoch` works. The number in brackets is the sample that is dealt a second time, a different
-# one in each epoch. An epoch has 12 samples instead of 11, 9 % more. With a million samples nobody notices.
+# one in each epoch. An epoch has 12 samples instead of 11, 9 % more.
 #
 # The same run in a terminal, by PyTorch's own launcher:
 #
@@ -423,7 +418,7 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 # ## The answer
 #
 # With micro-batches of 5 and accumulation 2, 1000 samples make 200 micro-steps, and 100 updates with a batch of 10. The log counts micro-steps,
-# so it is right. On two ranks each would make 100 micro-steps, and an epoch would have 50 updates.
+# so it is right. On two ranks there would be 100 and 50.
 
 # %%
 one = Batching(samples=1000, micro_batch=5, accumulation=2)
