@@ -41,7 +41,7 @@ torch.set_num_threads(1)
 #
 # $$\text{accumulation}=\frac{\text{global batch}}{\text{micro-batch}\times\text{dp}}=\frac{512}{8\times2}=32.$$
 #
-# We call the 32 micro-batches that a rank works through for one update its *window*.
+# The 32 micro-batches that a rank works through for one update are its *window*.
 #
 # Why is the gradient the same? The loss (损失) of a batch is the mean over its tokens (词元). Take 4 tokens with losses 1, 2, 3, 6: the mean
 # is $12/4=3$. In two pieces, $(1+2)/4+(3+6)/4=0.75+2.25=3$. If each piece is divided
@@ -116,7 +116,7 @@ print(f"relative difference {measured:.1e}, in bf16 {in_bf16:.1%}")
 assert 0.01 < in_bf16 < 0.05
 
 # %% [markdown]
-# **Predict.** In memory are weights, gradients, AdamW's two numbers per weight, and the intermediate results that the forward pass stores.
+# **Predict.** An update needs weights, gradients, AdamW's two numbers per weight, and the intermediate results that the forward pass stores.
 # The micro-batch is now 8 times smaller. By what factor does the sum fall: 8, more, or less?
 
 # %%
@@ -267,13 +267,9 @@ expect(
 # the gradients of short and of long samples are partly alike. Nothing warns you: the loss falls in
 # both cases.
 #
-# Three more things differ from one large batch:
+# ### A complete loop
 #
-# - **Batch normalisation** (批归一化) looks at one micro-batch at a time. LayerNorm, which language models use, looks at one token and is safe.
-# - **Dropout** (随机失活) draws other random masks. The gradient is as good, but not the same.
-# - **Clipping** (梯度裁剪) must come once, before the update, not after each micro-batch.
-#
-# Here is a complete loop:
+# **Clipping** (梯度裁剪) comes once, before the update, and so does everything else that looks at the whole gradient:
 
 # %%
 learner = copy.deepcopy(model)
@@ -296,11 +292,18 @@ assert warm_up.last_epoch == 2
 # - Clip, update and move the schedule once a window.
 
 # %% [markdown]
+# ### Deeper: two more differences
+#
+# - **Batch normalisation** (批归一化) takes its mean and variance over each micro-batch. Language
+#   models use LayerNorm, which looks at one token at a time, and are safe.
+# - **Dropout** (随机失活) draws other random masks. The gradient is as good, but not the same.
+
+# %% [markdown]
 # ## 2.3 Many ranks: exchange once, not every time
 #
 # With several ranks, `DistributedDataParallel` (分布式数据并行, DDP) averages the gradients over the ranks
 # during every backward pass, by an **all-reduce** (全规约). A GPT-2 with 124 million parameters
-# exchanges $4 \times 124{,}439{,}808 = 498$ MB of fp32 gradients each time.
+# exchanges $4\cdot124{,}439{,}808=498$ MB of fp32 gradients each time.
 #
 # With accumulation 32, the first 31 exchanges of a window are wasted, because the
 # gradients are not used before the update. `model.no_sync()` switches the exchange off. The gradients then
@@ -310,9 +313,9 @@ assert warm_up.last_epoch == 2
 # 1. **The forward pass must be inside `no_sync` too.** DDP decides in *forward* whether the coming
 #    backward pass will exchange. With only `backward()` inside, every micro-batch still exchanges. The result is right, only slow, so nobody notices.
 # 2. **DDP averages, but we need a sum.** The loss is already divided by the tokens of all ranks, and DDP
-#    divides by the number of ranks once more. So multiply the loss by it.
+#    divides by the number of ranks once more. So multiply the loss by that number.
 #
-# Below, the upper timeline exchanges in each backward pass. Move the sliders. What does accumulation save, and what does it leave unchanged?
+# Below, the upper timeline exchanges in each backward pass. Move the sliders: what does accumulation save, and what not?
 
 # %%
 from course_lib.chapters.ch02_gradient_accumulation import panels
@@ -403,9 +406,8 @@ waits = {
 figures.stacked_bars(waits, "One update of 32 micro-steps", units.format_seconds)
 
 # %% [markdown]
-# Here one exchange is one all-reduce, because the gradients of this small model fit into one
-# **bucket** (桶), the unit in which DDP sends them (chapter 7). In a terminal, `course demo ddp --accumulation 2 --parts mine`
-# trains with the accumulation of exercise 2.10.
+# (One exchange is one all-reduce here, because all gradients fit into one **bucket** (桶): chapter 7.) In a terminal,
+# `course demo ddp --accumulation 2 --parts mine` trains with the accumulation of exercise 2.10.
 
 # %% [markdown]
 # ## The answer

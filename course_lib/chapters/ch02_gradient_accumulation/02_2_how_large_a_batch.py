@@ -46,8 +46,7 @@ torch.set_num_threads(1)
 # is already $\sqrt8$ times as long in the direction of the true gradient. The learning rate supplies the missing $\sqrt8$.
 #
 # Do the rules hold? We try them on a model so small that we can train dozens of them: a table of 128 × 128 numbers that says, for each
-# character, which one comes next. Every run sees 16,384 characters of our story, in batches of 16 to 1024. `final_losses` trains a table for each
-# rate and returns its loss on the whole story.
+# character, which one comes next. Every run sees 16,384 characters of our story, in batches of 16 to 1024; then we take its loss on the whole story.
 #
 # **Predict.** We try the rates 2, 4, 8 and so on up to 1024. At batch 16, SGD does best with 8. With which rate does it do best at batch 1024?
 
@@ -55,7 +54,6 @@ torch.set_num_threads(1)
 best_1024 = predict("2.rate_1024", "Best rate at batch 1024?", yours=None)
 
 # %%
-
 story, batches = load_text(), (16, 64, 256, 1024)
 
 
@@ -122,8 +120,7 @@ assert abs(small - 2.46) < 0.02 and abs(large - 2.70) < 0.02
 
 # %% [markdown]
 # **Remember**
-# - Linear rule for SGD, square root for Adam. A smaller batch needs a smaller rate.
-# - At a large batch the linear rule gives a rate that is too large.
+# - Linear rule for SGD, square root for Adam; but at a large batch the linear rule overshoots.
 
 # %% [markdown]
 # ## 2.5 How large is too large? Gradient noise
@@ -188,8 +185,7 @@ assert 0 < critical < 1
 # $$\frac{\text{updates}}{\text{fewest updates}}=1+\frac{B_\text{crit}}{B},\qquad
 # \frac{\text{samples}}{\text{fewest samples}}=1+\frac{B}{B_\text{crit}}.$$
 #
-# At $B = B_\text{crit}$ both are 2. At a quarter of it you pay 25 % more samples than the fewest.
-# So "large batches hurt" is too simple: below the critical batch
+# At $B=B_\text{crit}$ both are 2. So "large batches hurt" is too simple: below the critical batch
 # they cost few samples and save time; far above it they waste samples. Move the batch: where does doubling it nearly double the samples?
 
 # %%
@@ -243,8 +239,7 @@ expect(
 
 # %% [markdown]
 # **Explain.** At batch 64 most of the gradient is noise. The critical batch is about 330 characters, and the formula now gives a best rate of 130 at
-# batch 1024. Two independent measurements agree: how much the ranks' gradients differ, and which rate wins a sweep. (For Adam it is less simple: beyond the critical batch its best rate may
-# even fall again, arXiv:2405.14578.)
+# batch 1024. Two independent measurements agree: how much the ranks' gradients differ, and which rate wins a sweep.
 #
 # **Remember**
 # - Far below the critical batch, twice the batch needs nearly half the updates. Far above, it needs nearly twice the samples.
@@ -253,8 +248,8 @@ expect(
 # %% [markdown]
 # ## The answer
 #
-# At batch 1024 the best rate is 128, not 512, because the critical batch is only about 330 characters. At the critical batch you
-# pay twice the fewest samples and twice the fewest updates; at batch 1024, about four times the fewest samples. So a batch is worth its samples up to the critical batch.
+# At batch 1024 the best rate is 128, not 512: the critical batch is only about 330 characters, and a batch is worth its samples about up to there. At the critical batch you
+# pay twice the fewest samples and twice the fewest updates; at batch 1024, about four times the fewest samples.
 
 # %%
 assert 250 < of_table < 420
@@ -290,11 +285,11 @@ quiz("2")
 # [x] right gradients, and an exchange in every micro-step
 # Why: DDP decides in forward; it exchanges each time, and nobody notices.
 #
-# FSDP is told to exchange gradients only in the last of four micro-batches. What does a rank keep until then?
-# [ ] its part of the gradients
-# [x] the whole gradients
-# [ ] no gradients
-# Why: What is not exchanged yet must be kept whole: 27 GB instead of 3.4 for LLaMA-2 7B on 8 GPUs.
+# Batch 512 on two GPUs: micro-batch 8 with accumulation 32, or micro-batch 1 with accumulation 256? What differs?
+# [ ] the gradient
+# [x] memory and time
+# [ ] the number of exchanges in an update
+# Why: Activations shrink by 8 and each sample takes longer; the gradient and its one exchange stay.
 #
 # The batch is a tenth of the critical batch. Doubling it …
 # [x] nearly halves the updates

@@ -15,9 +15,9 @@ import copy
 from statistics import mean
 
 import torch
-from torch.optim import AdamW
 
-from course_lib import launch, measure, scratch, show_source, style
+
+from course_lib import measure, scratch, show_source, style
 from course_lib.chapters.ch02_gradient_accumulation import figures
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.scratch.accumulation import (
@@ -29,7 +29,6 @@ from course_lib.scratch.accumulation import (
 )
 from course_lib.theory import batching, models, units
 
-launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -132,7 +131,7 @@ def critical_batch(readings, small, big):
 
 # %%
 learner = copy.deepcopy(model)
-adamw = AdamW(learner.parameters(), lr=1e-3)
+adamw = torch.optim.AdamW(learner.parameters(), lr=1e-3)
 readings = train(learner, adamw, text, updates=160, micro_batches=8, samples=2)
 
 # %%
@@ -155,6 +154,9 @@ figures.lines(
 # So a batch that is too large on the first day may be right a week later. Llama 3 405B began with 4M tokens per batch and ended
 # with 16M. Its authors name two reasons: a small batch at first for stability, larger ones
 # later for efficiency (arXiv:2407.21783, section 3.4.1). DeepSeek-V3 went from 3072 to 15,360 sequences (arXiv:2412.19437, section 4.2).
+#
+# For Adam, the learning rate is less simple than for SGD: beyond the critical batch its best rate may
+# even fall again (arXiv:2405.14578).
 
 # %% [markdown]
 # ## The answer
