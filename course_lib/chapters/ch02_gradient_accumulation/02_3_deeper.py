@@ -16,7 +16,6 @@ from statistics import mean
 
 import torch
 
-
 from course_lib import measure, scratch, show_source, style
 from course_lib.chapters.ch02_gradient_accumulation import figures
 from course_lib.demos.shared.text import VOCAB, Windows

@@ -90,31 +90,23 @@ def loss_of(gpt):
 inputs, labels = Windows(sequence=64).batch(range(4))
 normal, checkpointed = build(), build(segment=1)
 
-# %% tags=["drawing"]
+# %%
 from course_lib.theory import TransformerShape
 
-fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
-head = activations.head_activation_bytes(
-    Job(six, fp32, Layout(micro_batch=4), sequence=64)
-)  # outside the layers
-inside = [
-    saved_bytes(lambda gpt=gpt: loss_of(gpt), gpt) - head
-    for gpt in (normal, checkpointed)
-]
-predicted = [
-    6
-    * activations.layer_activation_bytes(
-        Job(six, recipe, Layout(micro_batch=4), sequence=64)
-    )
-    for recipe in (fp32, replace(fp32, recompute="full"))
-]
-for name, theory, found in zip(
-    ("everything", "inputs only"), predicted, inside, strict=True
+fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+job = Job(six, fp32, Layout(micro_batch=4), sequence=64)
+in_full = replace(job, recipe=replace(fp32, recompute="full"))
+head = activations.head_activation_bytes(job)  # outside the layers
+
+# %%
+for name, gpt, told in (
+    ("everything", normal, job),
+    ("inputs only", checkpointed, in_full),
 ):
-    expect(
-        theory, found, within=0.15, label=f"kept inside the layers: {name}", unit="B"
-    )
+    theory = 6 * activations.layer_activation_bytes(told)
+    found = saved_bytes(lambda gpt=gpt: loss_of(gpt), gpt) - head
+    expect(theory, found, within=0.15, label=f"layers keep {name}", unit="B")
 
 # %% [markdown]
 # One sixteenth is kept: 4 of 64 bytes × $sbh$. (The gap comes from some 7 kB outside the layers, such as token ids and labels.)
@@ -213,7 +205,7 @@ expect(
 # and for that of the input. One part forward and two backward make three; a second forward pass makes four: $4/3$. The measured factor is a little lower: the head is not
 # recomputed, and flash attention recomputes its scores in any case. The theory counts both exactly.
 #
-# And the time, on your machine?
+# And the time, on your machine? (Other programs disturb it. Run the cell twice.)
 
 # %%
 exact = [
@@ -222,7 +214,7 @@ exact = [
 ]
 assert work == exact
 seconds = [
-    measure.times.seconds(lambda gpt=gpt: loss_of(gpt).backward())
+    measure.times.seconds(lambda gpt=gpt: loss_of(gpt).backward(), repeats=15)
     for gpt in (normal, checkpointed)
 ]
 expect(4 / 3, seconds[1] / seconds[0], within=None, label="time with / without")
@@ -274,6 +266,7 @@ figures.recomputed_layers(
 import math
 
 from course_lib.theory import OVERHEAD_BYTES, RESERVED_OVER_ALLOCATED, gpu_memory
+from course_lib.theory.inputs import hardware
 
 llama = models.MODELS["llama2-70b"]
 answers = {
@@ -298,6 +291,12 @@ for name, (micro_batch, recompute) in answers.items():
         f"{name:<27}{work.hardware_flop / work.model_flop:.3f} × FLOP; with gaps and overhead "
         f"{on_each[-1] / 1e9:5.1f} GB on each of 16, or {needed[-1]} cards"
     )
+tensors = [peak.total_bytes for peak in peaks.values()]
+assert [round(size / 1e9) for size in tensors] == [1987, 1214, 1161, 1111]
+assert 24 * card < tensors[0] <= 25 * card and max(tensors[1:]) < 16 * card
+assert needed == [29, 18, 17, 17]
+reported = hardware.accelerator("A100-SXM-80GB").memory_bytes
+assert [size < reported for size in on_each] == [False, False, True, True]
 figures.stacked_bars(
     {
         name: {kind: size for kind, size in peak.consumers.items() if size > 1e9}
@@ -317,16 +316,6 @@ figures.stacked_bars(
 #
 # Is it enough *here*? With gaps and overhead, sixteen cards of exactly $80\cdot10^9$ bytes are too few for any answer. But an "80 GB" A100 reports 85.0 GB. On each of the sixteen, micro-batch 1 alone needs 88.3 GB, recomputing 84.5, and
 # both together 80.9. The 1.15 is fitted, so trust no margin of 0.5 GB: on these cards, do both.
-
-# %% tags=["drawing"]
-from course_lib.theory.inputs import hardware
-
-tensors = [peak.total_bytes for peak in peaks.values()]
-assert [round(size / 1e9) for size in tensors] == [1987, 1214, 1161, 1111]
-assert 24 * card < tensors[0] <= 25 * card and max(tensors[1:]) < 16 * card
-assert needed == [29, 18, 17, 17]
-reported = hardware.accelerator("A100-SXM-80GB").memory_bytes
-assert [size < reported for size in on_each] == [False, False, True, True]
 
 # %% [markdown]
 # With long sequences there is no smaller micro-batch than 1. One sequence of LLaMA-2 70B, in 80 layers, with flash attention:
