@@ -94,7 +94,7 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # The difference matters because the learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
 # A schedule for 200 updates only gets to its middle if there are 100.
 #
-# The **gradient** (梯度) is not "the change of the weights", as some say, but the optimizer's input.
+# The **gradient** (梯度) is not "the change of the weights" but the optimizer's input.
 # SGD multiplies it by −(learning rate); Adam first divides it by its own running size.
 #
 # **Remember**
@@ -216,7 +216,7 @@ assert text.value == "13 updates in an epoch"
 # $$\text{dp}=\frac{\text{world}}{\text{tp}\times\text{pp}\times\text{cp}},\qquad
 # \text{global batch}=\text{micro-batch}\times\text{accumulation}\times\text{dp}.$$
 #
-# Here dp is the number of copies (Megatron-LM, `arguments.py`).
+# Here dp counts copies (Megatron-LM, `arguments.py`).
 #
 # Take 64 GPUs in 8 nodes. Below, a box is a GPU, a row is a node, and the number is the part of the batch that the GPU
 # works on. How many GPUs work on part 0?
@@ -407,7 +407,7 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 # to epoch: `set_epoch` works. The number in brackets is the sample that is dealt a second time, a different
 # one in each epoch. An epoch has 12 samples instead of 11, 9 % more.
 #
-# The same run in a terminal, by PyTorch's own launcher:
+# In a terminal, by PyTorch's own launcher:
 #
 # ```
 # python -m torch.distributed.run --standalone --nproc-per-node 2 \

@@ -41,8 +41,14 @@ torch.set_num_threads(1)
 #
 # $$\text{accumulation}=\frac{\text{global batch}}{\text{micro-batch}\times\text{dp}}=\frac{512}{8\times2}=32.$$
 #
-# The 32 micro-batches that a rank works through for one update are its *window*.
-#
+# The 32 micro-batches that a rank works through for one update are its *window*. Find another setting with batch 512:
+
+# %%
+from course_lib import panels
+
+panels.batches(micro_batch=8, accumulation=32, nodes=1, gpus_per_node=2)
+
+# %% [markdown]
 # Why is the gradient the same? The loss (损失) of a batch is the mean over its tokens (词元). Take 4 tokens with losses 1, 2, 3, 6: the mean
 # is $12/4=3$. In two pieces, $(1+2)/4+(3+6)/4=0.75+2.25=3$. If each piece is divided
 # by the number of tokens in the *whole* window, the pieces add up to the mean of the whole.
@@ -153,10 +159,8 @@ bars = {
 figures.stacked_bars(bars, "Memory of one backward pass", units.format_bytes)
 
 # %% [markdown]
-# **Explain.** By a factor of 5. The intermediate results (activations, chapter 3) shrink by 8.
-# But weights, gradients and optimizer states do *not* shrink.
-#
-# So why not always take micro-batch 1? Because of time.
+# **Explain.** By 5. The intermediate results (activations, chapter 3) shrink by 8.
+# Weights, gradients and optimizer states do *not* shrink. So why not always take micro-batch 1?
 #
 # **Predict.** How many times as long does a sample take with micro-batch 1 as with micro-batch 32, on your machine?
 
@@ -232,7 +236,7 @@ figures.stacked_bars(weights, "Weight in the loss", "{:.0f} %".format)
 
 # %% [markdown]
 # In the mean of the means a token in A counts nine times as much as a token in B. The Hugging Face
-# trainer had this bug until October 2024 (transformers pull request 34191).
+# trainer did this until October 2024 (transformers pull request 34191).
 #
 # **Predict.** In half of our samples we replace all but 8 of the 64 characters by padding. How far off, in
 # percent, is the gradient of the popular recipe?
@@ -323,8 +327,8 @@ from course_lib.chapters.ch02_gradient_accumulation import panels
 panels.accumulation()
 
 # %% [markdown]
-# It saves **memory**, compared with the same batch at once, and **communication**, compared with the same samples in small updates. It costs time: an
-# update takes longer. The number of forward and backward passes stays the same: 1000 samples in micro-batches of
+# It saves **memory**, compared with the same batch at once, and **communication**, compared with the same samples in small updates. But an
+# update takes longer, and the number of forward and backward passes stays the same: 1000 samples in micro-batches of
 # 5 take 200 passes, whatever the accumulation. (Note 004 also promises a steadier gradient, which is the gain of the large batch, and fewer
 # training steps: exercise 2.2.)
 #
@@ -380,7 +384,7 @@ figures.loss(
 # The two loss curves lie on each other: at the first update the
 # gradients differ by about $10^{-7}$, the rounding of section 2.1.
 #
-# Now forget `no_sync`, on purpose:
+# Now without `no_sync`:
 
 # %%
 wasteful = demos.run(

@@ -248,7 +248,7 @@ expect(
 # %% [markdown]
 # ## The answer
 #
-# At batch 1024 the best rate is 128, not 512: the critical batch is only about 330 characters, and a batch is worth its samples about up to there. At the critical batch you
+# At batch 1024 the best rate is 128, not 512: the critical batch is only about 330 characters, and a batch is worth its samples up to there. At the critical batch you
 # pay twice the fewest samples and twice the fewest updates; at batch 1024, about four times the fewest samples.
 
 # %%
