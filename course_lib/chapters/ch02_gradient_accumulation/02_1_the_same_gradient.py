@@ -455,8 +455,8 @@ check("2.1", [micro_batch, accumulation, on_four_gpus, all_reduces_ratio])
 # ### 2.2 Debug: does accumulation save steps?
 #
 # (published mistake, note 004) "Compared with a smaller batch, gradient accumulation reduces
-# the number of training steps." Which steps? You go from accumulation 1 to accumulation 4 on 2 ranks, with the same 4096 samples and the same micro-batch of 8. By which factor
-# does each of these change? (1 for what stays.)
+# the number of training steps." Which steps? You go from accumulation 1 to accumulation 4 on 2 ranks, with the same 4096 samples and the same micro-batch of 8. By what factor
+# does each of these change? (1 for what stays the same.)
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 2
@@ -551,13 +551,13 @@ check("2.4", window_loss)
 # %% [markdown] tags=["exercise"]
 # ### 2.5 Debug: still slow
 #
-# The author of this loop added `no_sync`, and the network is as busy as
+# The author of this loop added `no_sync`, but the network is as busy as
 # before. Fix it. `model` behaves like DDP: `model.no_sync()` is a context manager.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
 # When does DDP decide whether it will exchange? See section 2.3.
-# model(inputs) belongs into the block of model.no_sync(), like backward().
+# model(inputs) must be in the block of model.no_sync(), like backward().
 
 
 # %% tags=["exercise"]
@@ -599,7 +599,7 @@ check("2.5", backward_window)
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 3
 # First compute the bytes of the run that does what its settings say.
-# By which factor is each counter too large or too small? What has this factor: the accumulation, the bytes of a number, …?
+# By what factor is each counter too large or too small? Which setting would change it by this factor: the accumulation, the bytes of a number, …?
 
 # %% tags=["exercise"]
 happened = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
@@ -617,11 +617,11 @@ check("2.6", happened)
 # %% [markdown] tags=["exercise"]
 # ### 2.10 Build: one large batch in pieces
 #
-# Write accumulation yourself, as a part of your own library. Exercises 2.3 to 2.5 were the pieces: divide by the whole window, leave padding out, exchange once. `window` is a list of
+# Write accumulation yourself. Exercises 2.3 to 2.5 prepared its parts: divide by the tokens of the whole window, leave padding out, exchange once. `window` is a list of
 # `(inputs, labels)`, each (samples, tokens); the micro-batches may have different numbers of samples. Labels that are `IGNORE` are padding. `loss_sum(logits, labels)` adds up the losses of all tokens that are not.
 #
 # The check runs `accumulate` on even and uneven windows, one of them with a micro-batch of nothing but padding. Then it runs `accumulate_ddp` on 2 and 3 real ranks with
-# different texts on each, and compares with one process. What passes is kept as `mine/accumulation.py`; `course demo ddp --parts mine` trains with it.
+# different texts on each, and compares with one process. What passes is kept as `mine/accumulation.py`, a part of your own library, on which later chapters run; `course mine`, in a terminal, shows what is in it. `course demo ddp --parts mine` trains with it.
 
 # %% [raw] tags=["hints"]
 # importance 5, difficulty 4

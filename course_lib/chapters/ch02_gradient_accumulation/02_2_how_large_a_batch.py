@@ -304,12 +304,12 @@ quiz("2")
 # %% [markdown] tags=["exercise"]
 # ### 2.7 Predict: is batch 1024 worth it?
 #
-# A log gives the mean squared length of the gradient: 5.0 at batch 32, 2.0 at batch 256. Somebody proposes batch 1024. Guess first, then compute: what will the mean
+# A log gives the mean squared length of the gradient: 5.0 at batch 32, 2.0 at batch 256. A colleague proposes batch 1024. Guess first, then compute: what will the mean
 # squared length be there? What is the critical batch? And how many times the fewest samples does batch 1024 need?
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 3
-# The squared length has two parts. Which one does not care about the batch?
+# The squared length has two parts. Which of them does not depend on the batch?
 # Section 2.5: |G|² + tr Σ / B. Two batches, two equations, two unknowns.
 # Subtract: 5.0 - 2.0 is tr Σ times (1/32 - 1/256).
 
@@ -335,11 +335,11 @@ check("2.7", [squared_length, critical_batch, samples_ratio])
 # | 128 | 0.04 | 0.05 |
 # | 640 | 0.0894 | 0.2 |
 #
-# Which one is Adam's, `"X"` or `"Y"`, and which rate would you give Adam at batch 8? SGD's is already bent by the critical batch. How large is that? And which rate should SGD have at batch 5760?
+# Which one is Adam's, `"X"` or `"Y"`, and which rate would you give Adam at batch 8? SGD's rate grows more slowly than the linear rule says, because the batch is near the critical one. How large is the critical batch? And which rate should SGD have at batch 5760?
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 4
-# The batch grows by 5. By which factor would each rule let the rate grow?
+# The batch grows by a factor of 5. By what factor does the rate grow according to each rule?
 # Far below the critical batch SGD's factor would be 5; near it, less. Adam's is √5.
 # Section 2.5: rate · (1 + critical batch / batch) is the same number at both batches.
 
@@ -360,7 +360,7 @@ check("2.8", [adams, adam_at_8, critical_batch, sgd_at_5760])
 #
 # (published mistake, note 004) A very large batch "affects the speed of convergence, or
 # the accuracy after it". The sentence does not say what "large" is compared with. A run with a batch of 0.5M tokens reached its loss after 1.25 trillion ($10^{12}$) tokens;
-# the critical batch was 2M tokens. Now you get 32 times the GPUs and let each do what it did before, so that the batch is 16M tokens and an update takes as long. For the same loss: how many trillion tokens, how many updates, and how many times as fast is the run?
+# the critical batch was 2M tokens. Now you get 32 times the GPUs. Each does what it did before, so the batch is 16M tokens and an update takes as long as before. For the same loss, how many trillion tokens and how many updates does the run need, and how many times as fast is it?
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 3

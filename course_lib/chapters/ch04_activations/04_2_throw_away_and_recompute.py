@@ -437,13 +437,13 @@ quiz("4")
 # %% [markdown] tags=["exercise"]
 # ### 4.3 Debug: 40 times
 #
-# (published mistake, note 004) Full recomputation of 80 layers costs 3240 layer passes instead of 80, "40 times as much"; "8 groups of 10 layers" are the note's remedy. A hook counts how often
+# (published mistake, note 004) "Full recomputation of 80 layers costs 3240 layer passes instead of 80, 40 times as much." The note's remedy is "8 groups of 10 layers". A hook counts how often
 # a layer's forward pass runs in one training step. What will it count with each plan, and how many tensors (inputs of a checkpointed layer or group) are stored for recomputing? Give
 # `[forward passes, stored inputs]`.
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 2
-# From where does layer 80 start when it is recomputed? And layer 75, in a group of 10?
+# From which stored input is layer 80 recomputed? And layer 75, in a group of 10?
 # All 80 layers run forward once. Which of them run once more, and from which inputs?
 
 # %% tags=["exercise"]
