@@ -437,7 +437,7 @@ quiz("4")
 # %% [markdown] tags=["exercise"]
 # ### 4.3 Debug: 40 times
 #
-# (published mistake, note 004) "Full recomputation of 80 layers costs 3240 layer passes instead of 80, 40 times as much." The note's remedy is "8 groups of 10 layers". A hook counts how often
+# (published mistake, note 004) Full recomputation of 80 layers is said to cost 3240 layer passes instead of 80, "40 times as much", and "8 groups of 10 layers" to be the remedy. A hook counts how often
 # a layer's forward pass runs in one training step. What will it count with each plan, and how many tensors (inputs of a checkpointed layer or group) are stored for recomputing? Give
 # `[forward passes, stored inputs]`.
 
@@ -500,10 +500,10 @@ check("4.4", explains_both)
 # ### 4.6 Build: run it again
 #
 # Write the checkpoint of section 4.3 yourself. autograd calls `forward` when the segment is run by `Checkpoint.apply(layers, x, *parameters)`, without recording what happens inside. It calls `backward` with the gradient of
-# the output, and wants one value back for each argument of `forward` after `ctx`: a gradient, or None. `parameters` are those of the layers that are trained. They are arguments so that autograd knows of them.
-# (`ctx` is yours: what you assign to it in `forward` is there in `backward`. Tensors from outside go through `ctx.save_for_backward`.)
+# the output, and expects one value back for each argument of `forward` after `ctx`: a gradient, or None. `parameters` are the trained parameters of the layers. They are arguments so that autograd knows of them.
+# (What you assign to `ctx` in `forward` is there in `backward`. Tensors from outside go through `ctx.save_for_backward`.)
 #
-# The check compares all gradients; counts what stays after the forward pass; then it adds dropout, and looks at the generator of random numbers, from which other layers draw as well. It runs on the CPU; on a GPU there is a second generator. What
+# The check compares all gradients and counts what stays after the forward pass. Then it adds dropout and looks at the generator of random numbers, from which other layers draw as well. It runs on the CPU; on a GPU there is a second generator. What
 # passes is kept as `mine/checkpointing.py`, and runs in `course demo checkpointing --parts mine`.
 
 # %% [raw] tags=["hints"]
