@@ -1,0 +1,702 @@
+# %% [raw] tags=["sitting"]
+# question: Which settings of FSDP2 does your training need, and what does each cost?
+# importance: 5
+# difficulty: 3
+# group: alone
+
+# %% [markdown]
+# # 9 FSDP2 in practice
+#
+# LLaMA-2 70B in fp32 takes 276 GB. In a node with eight ranks, `model = Llama(...)` builds it eight times, 2.2 TB of host memory, long before FSDP can cut anything.
+# And that is only the first of the decisions you make when you use a library for what the last sitting explained: which precision, which mesh, which way of accumulating, which
+# state dict? At the end of this sitting you can
+#
+# - build and fill a model that is larger than any memory, with PyTorch's FSDP2,
+# - cut it inside a node and copy it between nodes, and count the messages of both,
+# - accumulate, clip and save correctly with shards,
+# - choose between DDP, ZeRO-1, hybrid and full sharding for a model, a cluster and its network.
+
+# %%
+import torch
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from course_lib import demos, expect, launch, measure, predict, scratch, style
+from course_lib.chapters.ch09_fsdp import figures
+from course_lib.demos.shared.training import Training, mean_loss, own_rows, rows_of
+from course_lib.theory import Job, Layout, Recipe, gpu_memory, models, units
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# ## 9.4 Before the first step: building, precision, optimizer
+#
+# ### A model that fits nowhere
+#
+# **Deferred initialisation** (延迟初始化) builds the model on PyTorch's **meta device** (元设备), where tensors have a shape and no memory. FSDP cuts it there. Only then
+# does each rank ask for memory, for its own part. `fully_shard(module)` makes a unit of a module. The calls go from the inside out: blocks first, then the model,
+# which takes everything else as its root.
+
+# %%
+training = Training("4x64x4", batch=8, sequence=32)
+layers = training.size[0]
+
+
+def never_whole():
+    """Bytes of this rank when FSDP2 has filled a model from meta, and the most until then."""
+    launch.init()
+    with torch.device("meta"):
+        model = scratch.gpt.GPT(layers, hidden=64, heads=4, vocab=128, context=32)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    with measure.peak.log_memory() as log:
+        model.to_empty(device="cpu")
+        for weight in model.parameters():
+            weight.detach().to_local().zero_()  # or read this rank's part from a file
+    return log.timeline[-1], log.peak_bytes
+
+
+# %%
+parameters = training.shape().parameters().total
+now, most = launch.run(never_whole, ranks=2)[0]
+expect(4 * parameters / 2, now, label="filled, on a rank", unit="B")
+assert most < 1.05 * now
+
+# %% [markdown]
+# Half of the model, to the byte, and at no moment 5 % more. The optimizer must come after the cut. If it is built before, it holds the old, whole parameters. These never get a
+# gradient again, and an optimizer skips parameters without gradients. There is no error and no warning, and the loss stays where it is (exercise 9.8).
+#
+# ### Mixed precision
+#
+# Shards stay fp32, while layers are gathered in bf16. Before a gather each rank casts its own part, which halves the bytes on the network and the memory for whole layers. Gradients
+# are computed in bf16 and summed in fp32, because a sum over many ranks loses digits. No separate master copy is needed: the shards *are* the master copy.
+#
+# | | `MixedPrecisionPolicy` | usual |
+# |---|---|---|
+# | gathered and computed in | `param_dtype` | `torch.bfloat16` |
+# | reduced in | `reduce_dtype` | `torch.float32` |
+# | shards and optimizer | as the model was built | fp32 |
+
+
+# %%
+def cut_model(**options):
+    """This rank and our GPT: each block a unit, and the root."""
+    rank, model = launch.init(), training.build()
+    for block in model.blocks:
+        fully_shard(block, **options)
+    return rank, fully_shard(model, **options)
+
+
+def own_loss(rank, model):
+    """The loss of this rank's samples."""
+    return mean_loss(model, own_rows(training.batches()[0], rank))
+
+
+def step(policy):
+    """One step: a weight's class, shape and local shape, and the collectives."""
+    rank, model = cut_model(mp_policy=policy)
+    with measure.wire.log_wire() as log:
+        own_loss(rank, model).backward()
+    weight = model.blocks[0].mlp[0].weight
+    return type(weight).__name__, weight.shape, weight.to_local().shape, log.sent()
+
+
+# %%
+in_bf16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+(kind, shape, local_shape, sent), (*_, half) = (
+    launch.run(step, policy, ranks=2)[0] for policy in (MixedPrecisionPolicy(), in_bf16)
+)
+expect(sent["all-gather"][1] / 2, half["all-gather"][1], label="gathered", unit="B")
+expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", unit="B")
+
+# %% [markdown]
+# ### One weight, one unit
+#
+# GPT's head is its embedding: a **shared parameter** (共享参数). If embedding and head were two units, one would free the weight while the other computes with it. The course's
+# version refuses such units; in FSDP2 both go into one unit, or stay in the root.
+
+# %%
+model = training.build()
+try:
+    scratch.flat_parameter.parameters_of_units(model, [model.embedding, model.head])
+except ValueError as refusal:
+    print(refusal)
+
+# %% [markdown]
+# **Remember**
+# - The order is: build on meta, cut, fill each rank's part, then build the optimizer.
+# - Gather in bf16, reduce in fp32, keep shards in fp32.
+# - A shared weight belongs to one unit.
+
+# %% [markdown]
+# ## 9.5 The library: FSDP1 and FSDP2
+#
+# PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, came from FairScale (2021; Meta's article *Fully Sharded Data Parallel: faster AI training with fewer GPUs*, which note 002 lists)
+# into PyTorch 1.11 in March 2022 (PyTorch's blog, *Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*, listed there too). Its paper, arXiv:2304.11277, is of April 2023. Note 001 dates it to September 2023. PyTorch's tutorial calls
+# FSDP1 deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
+# lie.
+#
+# | | FSDP1 | FSDP2 |
+# |---|---|---|
+# | what is cut | one flat vector for each unit | each tensor by rows |
+# | names of parameters | `_flat_param`, or `use_orig_params=True` | unchanged |
+# | frozen weights, or other weight decay, in a unit | difficult | each tensor by itself |
+# | padding | less than $n$ numbers for each unit | less than $n$ rows for each tensor |
+# | freeing memory | rate limiter, the peak varies | the stream waits, the peak is the same in each step |
+# | with tensor and pipeline parallelism | hard | one more dimension of the mesh |
+
+# %% tags=["drawing"]
+figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, ranks=4)
+
+# %% [markdown]
+# A layer with a norm of 3 weights, a matrix of 3 × 3 and 3 biases, cut over 4 ranks: rank 3 gets nothing but padding. A real matrix has thousands of rows. In the run above:
+
+# %%
+print(kind, tuple(shape), "of which here", tuple(local_shape))
+assert (sent["all-gather"][0], sent["reduce-scatter"][0]) == (2 * layers + 1, 5)
+
+# %% [markdown]
+# The name of the weight and its shape are unchanged; only half of its rows are here. The collectives are the nine and five of section 9.1.
+#
+# ### Sharding strategies
+#
+# FSDP1 calls its settings *sharding strategies* (分片策略). In FSDP2 two arguments say the same.
+#
+# | FSDP1 | what is cut, and when | FSDP2's `fully_shard` | as in |
+# |---|---|---|---|
+# | `FULL_SHARD` | everything; a layer is gathered twice | `reshard_after_forward=True` | ZeRO-3 |
+# | `SHARD_GRAD_OP` | everything, but whole from forward to backward | `reshard_after_forward=False` | ZeRO-2 in its traffic |
+# | `NO_SHARD` | nothing | do not call it | DDP |
+# | `HYBRID_SHARD` | cut inside a node, copied between nodes | a mesh of two dimensions | MiCS, ZeRO++ |
+# | `_HYBRID_SHARD_ZERO2` | the same, whole from forward to backward | both | |
+#
+# Three of them on two nodes of four GPUs. A square is a layer, and blue is what that GPU stores of it:
+
+# %% tags=["drawing"]
+strategies = {"NO_SHARD": 1, "HYBRID_SHARD": 4, "FULL_SHARD": 8}
+figures.shard_groups(strategies, nodes=2, per_node=4)
+
+# %% [markdown]
+# ### Hybrid sharding is a mesh
+#
+# LLaMA-2 7B on 64 GPUs, cut over all 64: 1.7 GB of states on each GPU, and each gather crosses the nodes. **Hybrid** sharding (HSDP, 混合分片) spends memory to save
+# these messages. It cuts over the **shard group** (分片组) of the $m = 8$ GPUs of a node only, and nodes hold copies: 13.5 GB. In general a GPU holds
+#
+# $$\frac{16\,P}{m} \quad\text{instead of}\quad \frac{16\,P}{n} .$$
+#
+# Then all gathers stay on NVLink, and the strategy matches the topology of the cluster (集群拓扑), in the words of note 001. For LLaMA-2 70B the same choice would mean 138 GB on a
+# GPU instead of 17.2, and a card of 80 GB is out of the question.
+#
+# A **device mesh** (设备网格) is a grid of ranks. 64 ranks in nodes of 8 are a mesh of 8 × 8: a row is a node, and a column has one rank of each node. With such a mesh `fully_shard` cuts
+# over the ranks of a row and copies along the columns. Here four ranks stand for two nodes of two.
+#
+# **Predict.** Gathers and reduce-scatters stay inside a node. After them, each rank must still add up its part of the gradients with the rank of the other node that holds the same part. How many
+# all-reduces between the nodes does a step of our GPT with four layers make?
+
+# %%
+copies = predict("9.copies", "All-reduces?", yours=None)
+
+
+# %%
+def hybrid(micro_batches=1, waits=False):
+    """A rank's place, where a gradient lies, its part of it, and what was sent."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "inside"))
+    rank, model = cut_model(mesh=mesh)
+    axes = {mesh.get_group(axis).group_name: axis for axis in mesh.mesh_dim_names}
+    with measure.wire.log_wire() as log:
+        for number in range(1, micro_batches + 1):
+            model.set_requires_all_reduce(number == micro_batches or not waits)
+            own_loss(rank, model).backward()
+    part = model.blocks[0].mlp[0].weight.grad
+    placed = mesh.get_coordinate(), str(part.placements)
+    return *placed, part.to_local(), log.sent(axes)
+
+
+# %%
+on_ranks = launch.run(hybrid, ranks=4)
+along = on_ranks[0][-1]
+expect(layers + 1, along["node all-reduce"][0], label="all-reduces", yours=copies)
+
+# %%
+for number, (place, placed, *_) in enumerate(on_ranks):
+    print(f"rank {number}: node {place[0]}, place {place[1]}; {placed}")
+for what, (calls, size) in along.items():
+    print(f"{what:<24}{calls:>3} calls {size:>12,} B")
+assert along["node all-reduce"][1] == 4 * parameters / 2
+
+# %% [markdown]
+# **Explain.** One for each unit, and each carries half of the unit's numbers. In nodes of eight it would be an eighth. If an update has four micro-batches, `set_requires_all_reduce(False)`
+# in the first three reduces inside the node each time and between the nodes only once:
+
+# %%
+(*_, part, every), (*_, same, waited) = (
+    launch.run(hybrid, 4, waits, ranks=4)[0] for waits in (False, True)
+)
+name = "node all-reduce"
+expect(4 * (layers + 1), every.pop(name)[0], label="all-reduces, each time")
+expect(layers + 1, waited.pop(name)[0], label="only the last time")
+assert every == waited and every["inside reduce-scatter"][0] == 4 * (layers + 1)
+torch.testing.assert_close(part, same)
+
+# %% [markdown]
+# This quarters the traffic between the nodes. Inside a node nothing changes, and the gradient is the same.
+#
+# **Remember**
+# - FSDP2 cuts each tensor by rows and keeps its name and shape.
+# - FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD are `reshard_after_forward` and the mesh.
+# - Hybrid sharding holds $n/m$ times the states, and keeps the gathers on NVLink.
+
+# %% [markdown]
+# ## 9.6 In use: accumulate, clip, save
+#
+# ### Accumulation: send each time, or keep gradients whole
+#
+# LLaMA-2 7B on eight cards of 24 GB, four micro-batches for each update. The reduce-scatters may run after each of them. That is four times the messages, and a card keeps its eighth of the
+# gradients. Or they run once, after the last. Then the gradients add up *whole*, in fp32:
+#
+# $$4\,P = 27.0 \text{ GB} \quad\text{instead of}\quad \frac{4\,P}{8} = 3.4 \text{ GB},$$
+#
+# more than the card has. There is no third way. A rank that has sent a gradient away has only its own part to add to, and a rank that has not must keep all of it. The first way is FSDP2's default, the second is
+# `model.set_requires_gradient_sync(False)` for all micro-batches but the last, like DDP's `no_sync`.
+
+# %% tags=["drawing"]
+seven = models.MODELS["llama2-7b"]
+count = seven.parameters().total
+held = {
+    "each micro-batch": {
+        "weights and moments": 12 * count / 8,
+        "gradients": 4 * count / 8,
+    },
+    "each update": {"weights and moments": 12 * count / 8, "gradients": 4 * count},
+}
+looks = {"weights and moments": style.STATES}
+title = "Reduced after each micro-batch, or each update"
+limit = ("one card", 24 * units.GB)
+words = {
+    name: f"{parts['gradients'] / 1e9:.1f} GB of gradients"
+    for name, parts in held.items()
+}
+figures.stacked_bars(held, title, units.format_bytes, words, colours=looks, limit=limit)
+
+# %% [markdown]
+# **Predict.** Our GPT on 2 ranks, two micro-batches. With an exchange each time, they make 18 all-gathers and 10 reduce-scatters. How many all-gathers are
+# left if a rank waits with the exchange of gradients?
+
+# %%
+still = predict("9.waiting", "All-gathers, if it waits?", yours=None)
+
+
+# %%
+def accumulate(waits):
+    """Two micro-batches: what was sent, and bytes that are alive between the two."""
+    rank, model = cut_model()
+    mine, alive = own_rows(training.batches()[0], rank), []
+    with measure.wire.log_wire() as wire, measure.peak.log_memory() as log:
+        for number in range(2):
+            model.set_requires_gradient_sync(number == 1 or not waits)
+            mean_loss(model, rows_of(mine, number, 2)).backward()
+            alive.append(log.timeline[-1])
+    return wire.sent(), alive[0]
+
+
+# %%
+each_time, cut_bytes = launch.run(accumulate, False, ranks=2)[0]
+waited, whole_bytes = launch.run(accumulate, True, ranks=2)[0]
+gathers = 2 * (2 * layers + 1)
+expect(gathers, waited["all-gather"][0], label="all-gathers", yours=still)
+
+# %% [markdown]
+# **Explain.** None is saved. Weights are freed after each pass, so they must be gathered again for each micro-batch, whatever happens to gradients. Only the reduce-scatters are
+# fewer, 5 instead of 10, and between the micro-batches whole gradients take 4 bytes for each parameter, twice as much as with an exchange each time:
+
+# %%
+expect(4 * parameters, whole_bytes, label="gradients between", unit="B")
+scatters = [sent["reduce-scatter"][0] for sent in (each_time, waited)]
+assert scatters == [2 * (layers + 1), layers + 1] and cut_bytes == whole_bytes // 2
+
+# %% [markdown]
+# PyTorch's pipelines take the second way, since with many micro-batches the messages would cost more than the memory. `set_reshard_after_backward(False)` saves the gathers between micro-batches as well; then all weights stay
+# whole.
+#
+# ### Clipping, once more
+#
+# Chapter 8 warned of `clip_grad_norm_` on shards: each rank would divide by the norm of its own part. On DTensors the same call is right. A DTensor knows that it is a part, and
+# `full_tensor()` adds the squares up over the ranks:
+
+
+# %%
+def clipped(limit=0.05):
+    """Norms before clipping, of the whole gradient and of this rank's part; the whole norm after."""
+    rank, model = cut_model()
+    own_loss(rank, model).backward()
+    own = torch.stack([p.grad.to_local().norm() for p in model.parameters()]).norm()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+    whole = [p.grad.full_tensor().norm() for p in model.parameters()]
+    return norm.full_tensor().item(), own.item(), torch.stack(whole).norm().item()
+
+
+# %%
+alone = training.build()
+mean_loss(alone, training.batches()[0]).backward()
+norm_alone = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.05).item()
+(norm, own_norm, after), (_, other_norm, _) = launch.run(clipped, ranks=2)
+print(f"one process {norm_alone:.6f}, DTensors {norm:.6f}")
+print(f"shards alone {own_norm:.6f} and {other_norm:.6f}")
+assert abs(norm / norm_alone - 1) < 1e-5 and abs(after / 0.05 - 1) < 1e-4
+assert own_norm != other_norm and max(own_norm, other_norm) < norm
+
+# %% [markdown]
+# ### State dicts, sharded and full
+#
+# LLaMA-2 70B in fp32 on 64 ranks: a *sharded* state dict is 4.3 GB on each rank, a *full* one 276 GB on rank 0. `model.state_dict()` of FSDP2 is sharded: it holds DTensors, each rank's own
+# parts, and nothing is sent. That is what a checkpoint of a training needs (section 15.7). To publish the model you want whole tensors on one rank: `StateDictOptions(full_state_dict=True,
+# cpu_offload=True)` gathers tensor by tensor into rank 0's host memory.
+
+
+# %%
+def dict_of(model, full):
+    """A state dict, its bytes on this rank, and the all-gathers it took."""
+    asked = state_dict.StateDictOptions(full_state_dict=full, cpu_offload=full)
+    with measure.wire.log_wire() as log:
+        found = state_dict.get_model_state_dict(model, options=asked)
+    parts = [getattr(part, "_local_tensor", part) for part in found.values()]
+    held = {part.untyped_storage().data_ptr(): part.nbytes for part in parts}
+    return found, sum(held.values()), log.sent().get("all-gather", (0, 0))[0]
+
+
+def saved_twice():
+    """Bytes and all-gathers of both kinds; whether the full one can be loaded."""
+    _, model = cut_model()
+    (_, *sharded), (whole, *full) = dict_of(model, False), dict_of(model, True)
+    weight = model.blocks[0].mlp[0].weight
+    before = weight.full_tensor()
+    weight.detach().zero_()
+    asked = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    state_dict.set_model_state_dict(model, whole, options=asked)
+    return sharded, full, before.equal(model.blocks[0].mlp[0].weight.full_tensor())
+
+
+# %%
+(sharded, full, loaded), (_, others, _) = launch.run(saved_twice, ranks=2)
+table = 4 * 128 * 64  # bytes of the embedding, which is the head as well
+print(f"sharded {sharded[0]:,} B, {sharded[1]} all-gathers")
+print(f"full {full[0]:,} B on rank 0, {others[0]} B on rank 1, {full[1]} all-gathers")
+assert sharded == [2 * parameters, 0] and loaded
+assert full == [4 * parameters + table, 53] and others[0] == 0
+
+# %% [markdown]
+# The sharded dict is half of the model, to the byte. The full one took an all-gather for each of 53 names. (The shared table has two names and is there twice.) To load it,
+# `broadcast_from_rank0` sends tensor by tensor, and each rank keeps its rows.
+#
+# ### What to choose
+#
+# Sharding has three limits that more cards do not move: whole layers (section 9.2), activations, and at least one sample for each rank. Ask in this order, for one micro-batch on a GPU:
+#
+# | what fits on a GPU, beside activations and whole layers | network | choose |
+# |---|---|---|
+# | all states, 16 bytes for each parameter | any | DDP: nothing to gather |
+# | weights and gradients whole, moments cut | any | ZeRO-1, with DDP's bytes |
+# | the states, cut inside a node | fewer tokens than the bound of section 9.3 | HSDP: gathers stay on NVLink |
+# | the states, cut inside a node | more tokens | FULL_SHARD, and use the free memory for tokens |
+# | only the states cut over all GPUs | any | FULL_SHARD; below the bound, more tokens for each GPU |
+# | not even these | | checkpointing; then tensor, context or pipeline parallelism (chapters 10 to 12) |
+#
+# The numbers for three models on 64 GPUs in nodes of 8, with everything recomputed and one sequence of 4096 tokens:
+
+# %%
+choices = {
+    "DDP": {},
+    "ZeRO-1": {"zero_stage": 1},
+    "HSDP": {"zero_stage": 3, "shard_group": 8},
+    "FULL_SHARD": {"zero_stage": 3},
+}
+recipe, needs = Recipe(recompute="full"), {}
+for name in ("gpt2-1.5b", "llama2-13b", "llama2-70b"):
+    for choice, options in choices.items():
+        layout, model = Layout(dp=64, **options), models.MODELS[name]
+        bill = gpu_memory(Job(model, recipe, layout, sequence=min(4096, model.context)))
+        needs.setdefault(name, {})[choice] = bill.total_bytes / units.GB
+assert needs["gpt2-1.5b"]["DDP"] < 80 and needs["llama2-13b"]["ZeRO-1"] < 80
+assert needs["llama2-13b"]["HSDP"] < 80 < needs["llama2-70b"]["HSDP"]
+
+# %% tags=["drawing"]
+title = "GB on one of 64 GPUs (a card has 80)"
+shades = (style.INK, style.BLUE, style.SKY, style.PALE)
+looks = dict(zip(choices, shades, strict=True))
+figures.grouped_bars(needs, title, "{:,.0f}".format, looks)
+
+# %% [markdown]
+# GPT-2 XL takes DDP. 13B does not fit under DDP; ZeRO-1 is the next, and HSDP leaves room for more tokens. 70B takes FULL_SHARD.
+#
+# **Remember**
+# - With accumulation: a reduce-scatter for each micro-batch, or whole gradients, $4P$ bytes in fp32, until the last.
+# - DTensors are clipped by the norm of the whole gradient. A sharded state dict sends nothing; a full one brings the whole model to rank 0.
+# - Choose the least sharding that fits. What does not shrink needs checkpointing or another axis.
+
+# %% [markdown]
+# ## 9.9 On real ranks
+#
+# Two ranks train the same GPT with the course's FSDP and with `fully_shard`. One process trains it too, for comparison.
+
+# %%
+run = demos.run("fsdp", ranks=2, model="4x64x4", steps=4, stream=False)
+print(run.report())
+
+# %%
+for version in run.versions:
+    calls = version.sent["all-gather"][0], version.sent["reduce-scatter"][0]
+    assert calls == (2 * layers + 1, layers + 1)
+    assert version.stored == version.predicted_stored
+figures.loss(
+    {version.name: version.losses for version in run.versions}
+    | {"one process": run.losses_one_process}
+)
+
+# %% [markdown]
+# You see one curve, because all three lie on top of each other. Each rank stores half of everything, to the byte.
+#
+# ### Two lanes, predicted and measured
+#
+# The stepper of section 9.1 was theory. Now the same on two real ranks: a root and four layers that sleep instead of computing, 20 ms forward and 40 ms backward, so that the few cores of a laptop do
+# not distort the picture. Gathers and reductions are real, and the link sleeps too: each message takes 20 ms. So a layer computes exactly as long as its messages take, which is the bound of section 9.3.
+#
+# Without prefetch nothing is hidden: theory says 240 ms of sleep and 14 messages of 20 ms, 520 ms together.
+#
+# **Predict.** How many ms does the step take with prefetch? (Which messages must the GPU still wait for, at the beginning, at the turn and at the end?)
+
+# %%
+prefetched = predict("9.lanes", "ms with prefetch?", yours=None, unit="ms")
+
+# %%
+slow = {"numbers": 6000, "message_ms": 20.0, "forward_ms": 20.0}
+lanes = demos.run("prefetch", ranks=2, stream=False, **slow)
+without, ahead = lanes.lanes
+expect(340, 1000 * ahead.measured_s, None, "ms", "with prefetch", yours=prefetched)
+
+# %%
+print(lanes.report())
+
+# %% tags=["drawing"]
+figures.two_lanes(
+    {"predicted, no prefetch": without.predicted, "measured": without.measured}
+)
+
+# %% tags=["drawing"]
+figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.measured})
+
+# %% [markdown]
+# **Explain.** Five messages stay exposed: the gathers of the root, of layer 1 and, at the turn, of layer 4, and the last two reductions, of layer 1 and of the root. $240 + 5 \cdot 20 = 340$. The
+# bars follow each other in the predicted order, in both lanes. Messages and sleeps take longer than planned where two ranks and their threads share few cores. The report's last prediction takes each message and each sleep as
+# long as it took here, and asks only whether they follow each other as theory says. Outside the notebook, also by PyTorch's own launcher:
+#
+# ```
+# course demo prefetch --ranks 2 --message-ms 20 --forward-ms 10
+# course demo fsdp --ranks 2 --no-reshard
+# python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos fsdp
+# ```
+
+# %% [markdown]
+# ## The answer
+#
+# Which settings does your training need?
+#
+# 1. Build on meta, cut, fill, then build the optimizer. LLaMA-2 70B then takes 4.3 GB of fp32 weights on each of 64 ranks, never 276.
+# 2. Gather in bf16 and reduce in fp32: half of the gathered bytes, and the shards are the master copy.
+# 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes show, else full sharding.
+# 4. Reduce after each micro-batch, or keep $4P$ bytes of whole gradients. Clip on DTensors, save sharded.
+#
+# What FSDP does not shrink are whole layers, activations, and the batch of one sample for each rank. The next chapters cut those. The deeper notebook of this chapter has YaFSDP, which
+# asks for four buffers once instead of memory hundreds of times a step, and an audit of two published benchmarks.
+
+# %%
+from course_lib import quiz
+
+quiz("9")
+
+# %% [raw] tags=["quiz"]
+# FULL_SHARD on 8 ranks. With how many of a layer's weights does a rank multiply?
+# [ ] an eighth
+# [x] all
+# [ ] it depends on the strategy
+# Why: It gathers the whole layer. Ranks differ in the data and in what they store.
+#
+# A model has 30 layers. How many all-gathers has a step with resharding?
+# [x] 61
+# [ ] 30
+# [ ] 90
+# Why: Each layer twice, the root once: 2 · 30 + 1.
+#
+# You double the ranks. What does not shrink?
+# [ ] the optimizer states of a rank
+# [ ] the shards
+# [x] the whole layers at the peak
+# Why: A whole layer is a whole layer, on 8 ranks as on 8000.
+#
+# New GPUs compute twice as fast, on the same network. How many tokens hide the messages?
+# [ ] as many as before
+# [ ] half as many
+# [x] twice as many
+# Why: The messages take as long as before; the same tokens are done in half of the time.
+#
+# Gradients are not reduced until the last of four micro-batches. What is saved?
+# [ ] three of four gathers
+# [x] three of four reduce-scatters
+# [ ] memory for gradients
+# Why: Weights are gathered each time, and whole gradients take more memory than shards.
+#
+# Which order is right?
+# [ ] optimizer, fully_shard, fill
+# [x] meta, fully_shard, fill, optimizer
+# [ ] fill, meta, cut
+# Why: An optimizer that is built first holds parameters that never get a gradient.
+#
+# A step takes 7.5 s instead of 10 s. Which sentence is right?
+# [x] 33 % more throughput
+# [ ] 25 % more throughput
+# [ ] 33 % less time
+# Why: A quarter of the time is saved, and 10 / 7.5 - 1 is a third more throughput.
+
+# %% [markdown]
+# **Read on.** Zhao et al. 2023, *PyTorch FSDP*, sections 3 and 4 (arXiv:2304.11277). Liang et al. 2024, *TorchTitan*,
+# section 2 (arXiv:2410.06511), for FSDP2 with all other axes. Rajbhandari et al. 2020, *ZeRO*, section 7 on
+# communication (arXiv:1910.02054).
+
+# %% [markdown] tags=["exercise"]
+# ### 9.4 Debug: which strategy?
+#
+# 64 H100 stand in nodes of 8, and each node has a single network port of 400 Gb/s. AdamW takes 16 bytes a parameter. Programs find 85.0 GB on a card that is sold with "80 GB"; leave 5 % of that
+# free, so that 80.8 GB may be used. For each of these trainings choose the simplest strategy that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose gathers stay on NVLink, else
+# `"FULL_SHARD"`, else `"none"`. What a GPU gets is one micro-batch. Estimate states and activations first; then ask `gpu_memory`.
+
+# %% [raw] tags=["hints"]
+# importance 5, difficulty 3
+# 16 bytes a parameter: on one GPU, over 8 of them, over 64. What is left for activations?
+# Which strategy makes activations smaller?
+# gpu_memory(job) with Layout(dp=64), then zero_stage=3, shard_group=8, then zero_stage=3.
+
+# %% tags=["exercise"]
+### BEGIN GIVEN
+# layout = Layout(dp=64, micro_batch=8)  # DDP; zero_stage=3 and shard_group=8 are HYBRID_SHARD
+# job = Job(models.MODELS["gpt2-1.5b"], Recipe(recompute="none"), layout, sequence=1024)
+# gpu_memory(job).total_bytes / 1e9
+### END GIVEN
+choices = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": ...,
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": ...,
+    "llama2-7b, 4 sequences of 4096, nothing recomputed": ...,
+    "llama2-70b, 1 sequence of 4096, all recomputed": ...,
+}
+### BEGIN SOLUTION
+choices = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": "DDP",
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": "HYBRID_SHARD",
+    # Its states are small, but activations are not sharded: recompute, or fewer sequences.
+    "llama2-7b, 4 sequences of 4096, nothing recomputed": "none",
+    "llama2-70b, 1 sequence of 4096, all recomputed": "FULL_SHARD",
+}
+### END SOLUTION
+check("9.4", choices)
+
+# %% [markdown] tags=["exercise"]
+# ### 9.8 Predict: the optimizer that was too early
+#
+# A GPT with 28 tensors and 9152 parameters is cut over 2 ranks with `fully_shard`. In the first run AdamW is built before the cut, in the second run after it. How many of the 28 tensors change in
+# `step()` in each run? And how many numbers does each optimizer hold? Guess, run the cell below, then answer.
+
+# %% [raw] tags=["hints"]
+# importance 3, difficulty 2
+# An optimizer skips parameters without gradients.
+# Half of 9152 on each rank.
+
+# %% tags=["exercise"]
+training = Training("2x16x2")
+
+
+def one_step(early):
+    """Tensors that an update changes, and numbers that the optimizer holds."""
+    launch.init()
+    model = training.build()
+    optimizer = torch.optim.AdamW(model.parameters()) if early else None
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = optimizer or torch.optim.AdamW(model.parameters())
+    shards = [p.to_local() for p in model.parameters()]
+    before = [shard.clone() for shard in shards]
+    mean_loss(model, training.batches()[0]).backward()
+    optimizer.step()
+    changed = [not a.equal(b) for a, b in zip(before, shards, strict=True)]
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    return sum(changed), sum(getattr(p, "_local_tensor", p).numel() for p in held)
+
+
+# %% tags=["exercise"]
+# launch.run(one_step, True, ranks=2)[0]   # and with False
+changed_early, held_early, changed_late, held_late = ..., ..., ..., ...
+### BEGIN SOLUTION
+changed_early, held_early = launch.run(one_step, True, ranks=2)[0]
+changed_late, held_late = launch.run(one_step, False, ranks=2)[0]
+### END SOLUTION
+check("9.8", [changed_early, held_early, changed_late, held_late])
+
+# %% [markdown] tags=["exercise"]
+# ### 9.9 Implement: choose a strategy
+#
+# Write the decision table of section 9.6 as a function. `states_gb` are the states of the whole model. `rest_gb` is what sharding leaves on each card: activations, whole layers, the
+# framework's own. Return `"DDP"` if all of it fits on a card of `card_gb`. Else return `"HYBRID_SHARD"` if the states fit when they are cut over the `per_node` cards of a node, and a card has fewer
+# than `hiding_tokens` tokens. Else return `"FULL_SHARD"` if they fit when they are cut over all `cards`, and otherwise `"none"`.
+
+# %% [raw] tags=["hints"]
+# importance 3, difficulty 2
+# What does each strategy divide: the states, or also the rest?
+# Four returns in this order. As many tokens as hiding_tokens are enough.
+
+
+# %% tags=["exercise"]
+def strategy(
+    states_gb: float,
+    rest_gb: float,
+    card_gb: float,
+    cards: int,
+    per_node: int,
+    tokens: int,
+    hiding_tokens: float,
+) -> str:
+    """The strategy that the table advises."""
+    ### BEGIN SOLUTION
+    if states_gb + rest_gb <= card_gb:
+        return "DDP"
+    if tokens < hiding_tokens and states_gb / per_node + rest_gb <= card_gb:
+        return "HYBRID_SHARD"
+    if states_gb / cards + rest_gb <= card_gb:
+        return "FULL_SHARD"
+    return "none"
+    ### END SOLUTION
+
+
+check("9.9", strategy)
+
+# %% [markdown] tags=["exercise"]
+# ### 9.12 Calculate: FSDP in use
+#
+# LLaMA-2 7B (6,738,415,616 parameters, 32 layers and the root) is trained on 32 A100 that reach 156 TFLOP/s, in nodes of eight with *four* ports of 200 Gb/s (25 GB/s each). FSDP2 gathers in bf16
+# and reduces in fp32. An update has four micro-batches. How many tokens must a micro-batch have on each GPU to hide the messages of the backward pass? How many sequences of 2048 tokens are that, at least?
+# If gradients are reduced only in the last micro-batch, how many GB of them add up on each GPU until then? And how many all-gathers and reduce-scatters does the update make?
+
+# %% [raw] tags=["hints"]
+# importance 4, difficulty 2
+# Section 9.3: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.
+# Whole gradients in fp32. Weights are gathered in each micro-batch, whatever happens to gradients.
+
+# %% tags=["exercise"]
+hiding_tokens, sequences, gradients_gb, gathers, scatters = ..., ..., ..., ..., ...
+### BEGIN SOLUTION
+hiding_tokens = 31 / 32 * (2 + 4) / 4 * 156e12 / (4 * 25e9)
+sequences = -(-hiding_tokens // 2048)
+gradients_gb = 4 * 6_738_415_616 / 1e9
+gathers, scatters = 4 * (2 * 32 + 1), 32 + 1
+### END SOLUTION
+check("9.12", [hiding_tokens, sequences, gradients_gb, gathers, scatters])
