@@ -250,6 +250,114 @@ torch.testing.assert_close(part, same)
 # - Hybrid sharding holds $n/m$ times the states, and keeps the gathers on NVLink.
 
 # %% [markdown]
+# ### Deeper: which modules are units?
+#
+# LLaMA-2 7B's embedding and head are two matrices of 131 million numbers each. In the root both stay whole during the whole step. torchtitan makes units of them: the embedding is
+# one, and the last norm with the head is another, given as a list (torchtitan/models/llama3/infra/parallelize.py). Its root is empty. Two refinements save a gather each:
+#
+# - `[norm, head]` is the last unit of the forward pass and the first of the backward pass. Freeing it in between gains nothing, so `reshard_after_forward=False`.
+# - An embedding's backward pass needs the token numbers and no weights: `set_unshard_in_backward(False)`.
+#
+# **Predict.** Our GPT with a head of its own, as in LLaMA: four blocks and these two units make 12 all-gathers, two for each unit. How many with both refinements?
+
+# %%
+refined_units = predict("9.refined", "All-gathers, with both?", yours=None)
+
+
+# %%
+def with_units(refined, whole_blocks=0):
+    """The all-gathers of a step in which the root is empty."""
+    rank, model = launch.init(), training.build()
+    model.head.weight = torch.nn.Parameter(model.head.weight.detach().clone())
+    fully_shard([model.embedding, model.positions])
+    for number, block in enumerate(model.blocks):
+        fully_shard(block, reshard_after_forward=number < layers - whole_blocks)
+    fully_shard([model.norm, model.head], reshard_after_forward=not refined)
+    fully_shard(model)
+    model.embedding.set_unshard_in_backward(not refined)
+    with measure.wire.log_wire() as log:
+        own_loss(rank, model).backward()
+    return log.sent()["all-gather"][0]
+
+
+# %%
+wanted = (False, 0), (True, 0), (True, 1)
+plain, refined, last_whole = (launch.run(with_units, *it, ranks=2)[0] for it in wanted)
+expect(2 * layers + 2, refined, label="with both", yours=refined_units)
+assert (plain, last_whole) == (2 * (layers + 2), 2 * layers + 1)
+
+# %% [markdown]
+# **Explain.** Each block is gathered twice, and each of the two units at the ends once. If the last block stays whole as well, one more gather is saved; it costs a layer's memory while the head
+# computes. Ten gathers are one more than with a root, but the memory is less: in the middle of the 7B model's backward pass, two layers are whole, 0.81 GB of bf16 weights, instead of two layers and the
+# root, 1.33 GB. With a shared table this does not work, since embedding and head would be two units with one weight. So our GPT keeps its root.
+
+# %% [markdown]
+# ### Deeper: how far ahead?
+#
+# On a GPU, prefetch comes by itself. In the forward pass the CPU runs ahead and asks for the next gather, which has a stream of its own. In the backward pass FSDP2 asks for the next unit
+# explicitly. `block.set_modules_to_forward_prefetch([…])` does the same forward, and its list may have several units. A CPU has no streams, so our ranks prefetch forward only what is listed. How many bytes are
+# alive in the first block with none, one and two blocks ahead?
+
+
+# %%
+def alive_in_first_block(ahead):
+    """Bytes in tensors when the MLP of the first block has computed, in a second step."""
+    rank, model = cut_model()
+    own_loss(rank, model).backward()  # a first step makes buffers that stay
+    for number, block in enumerate(model.blocks):
+        block.set_modules_to_forward_prefetch(model.blocks[number + 1 :][:ahead])
+    alive = []
+    with measure.peak.log_memory() as log:
+        hook = model.blocks[0].mlp.register_forward_hook
+        hook(lambda *_: alive.append(log.timeline[-1]))
+        own_loss(rank, model)
+    return alive[0]
+
+
+# %%
+alive = [launch.run(alive_in_first_block, ahead, ranks=2)[0] for ahead in (0, 1, 2)]
+a_block = 4 * sum(p.numel() for p in training.build().blocks[0].parameters())
+assert [bytes_ - alive[0] for bytes_ in alive] == [0, a_block, 2 * a_block]
+names = ("none ahead", "one ahead", "two ahead")
+ahead = dict(zip(names, alive, strict=True))
+figures.bars(ahead, units.format_bytes, "Alive in the first block", style.TEMPORARY)
+
+# %% [markdown]
+# One layer more for each step ahead. On a GPU a list of one unit gives the default overlap but issues the gather earlier, which helps where the CPU is slow. Two or more are for layers of unequal length, where
+# one short layer cannot hide a long gather (docstring of `set_modules_to_forward_prefetch`). Among equal layers the second brings nothing, as the stepper of section 9.1 has shown.
+
+# %% [markdown]
+# ### Deeper: torch.compile
+#
+# torchtitan compiles each block and makes a unit of it afterwards. How many graphs do our four blocks need?
+
+
+# %%
+def step_of(compiled):
+    """The graphs that a step makes, and the whole gradient of one weight."""
+    with measure.gradients.log_graphs() as log:
+        rank, model = launch.init(), training.build()
+        for block in model.blocks:
+            if compiled:
+                block.compile(backend=log.backend)
+            fully_shard(block)
+        fully_shard(model)
+        made = log.new_graphs(lambda: own_loss(rank, model).backward())
+    return made, model.blocks[0].mlp[0].weight.grad.full_tensor()
+
+
+# %%
+(none, by_python), (made, by_graph) = (
+    launch.run(step_of, compiled, ranks=2)[0] for compiled in (False, True)
+)
+assert (none, made) == (0, 1)
+torch.testing.assert_close(by_python, by_graph)
+
+# %% [markdown]
+# One graph serves all four, because they are alike, and the gradient is the same. FSDP's hooks stay outside the graph, so gathers and reductions overlap as before. With compilation, Llama 3.1 8B did 6,667 tokens a second on each of
+# 8 H100 instead of 5,762, 16 % more, and took 77.0 GiB instead of 82.4 (the benchmark of section 9.3, table 1). Section 15.5 has more on graphs.
+
+# %% [markdown]
 # ## 9.6 In use: accumulate, clip, save
 #
 # ### Accumulation: send each time, or keep gradients whole
@@ -422,14 +530,12 @@ for name in ("gpt2-1.5b", "llama2-13b", "llama2-70b"):
 assert needs["gpt2-1.5b"]["DDP"] < 80 and needs["llama2-13b"]["ZeRO-1"] < 80
 assert needs["llama2-13b"]["HSDP"] < 80 < needs["llama2-70b"]["HSDP"]
 
-# %% tags=["drawing"]
-title = "GB on one of 64 GPUs (a card has 80)"
-shades = (style.INK, style.BLUE, style.SKY, style.PALE)
-looks = dict(zip(choices, shades, strict=True))
-figures.grouped_bars(needs, title, "{:,.0f}".format, looks)
+# %%
+for name, row in needs.items():
+    print(f"{name:<11}", *(f"{choice} {gb:,.0f} GB; " for choice, gb in row.items()))
 
 # %% [markdown]
-# GPT-2 XL takes DDP. 13B does not fit under DDP; ZeRO-1 is the next, and HSDP leaves room for more tokens. 70B takes FULL_SHARD.
+# GPT-2 XL takes DDP. 13B does not fit under DDP; it fits under ZeRO-1 with 58 GB, and HSDP with 33 GB leaves room for more tokens. 70B takes FULL_SHARD, with 34 GB.
 #
 # **Remember**
 # - With accumulation: a reduce-scatter for each micro-batch, or whole gradients, $4P$ bytes in fp32, until the last.
