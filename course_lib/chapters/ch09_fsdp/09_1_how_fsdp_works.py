@@ -45,7 +45,7 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", yours=None)
 # ## 9.1 One unit: gathered, used, freed
 #
 # In stage 3 of chapter 8, each of $n$ ranks keeps one $n$-th of weights, gradients and optimizer states, and gathers one unit of the model at a time. **FSDP**,
-# fully sharded data parallelism (完全分片数据并行), is PyTorch's version of this idea. It adds what makes the idea fast and usable: the next unit travels while one computes,
+# fully sharded data parallelism (完全分片数据并行), is PyTorch's version of this idea. In addition, the next unit travels while one computes,
 # reductions run in the background, storage and messages may have different precisions, and the model never has to exist as a whole.
 #
 # What should a unit be? A layer of LLaMA has nine tensors, some of only 4096 numbers. If each were gathered by itself, a layer would pay the latency of nine
@@ -88,8 +88,8 @@ assert len(set(found.values())) == 2
 #
 # ### Count it
 #
-# The stepper is drawn from the order of calls that the course's own FSDP, `scratch.fsdp`, makes. Now count the calls in a run: a GPT of four layers on 2
-# ranks. While the MLP of each layer computes, a hook adds up the bytes of all whole units. `log_wire` records the collectives.
+# The stepper shows the calls of the course's own FSDP, `scratch.fsdp`. Now count them in a run: a GPT of four layers on 2 ranks. While the MLP of each layer
+# computes, a hook adds up the bytes of all whole units. `log_wire` records the collectives.
 
 # %%
 training = Training("4x64x4", batch=8, sequence=32)
@@ -125,8 +125,7 @@ expect(layers + 1, sent["reduce-scatter"][0], label="reduce-scatters", yours=sca
 #
 # $$2L + 1 \ \text{all-gathers}, \qquad L + 1 \ \text{reduce-scatters}.$$
 #
-# Theory and run agree exactly, because collectives can be counted. So can bytes. For $P$ parameters, DDP's all-reduce is a reduce-scatter and an
-# all-gather, and moves $2P$ numbers. FSDP gathers the layers twice and reduces once: $3P$ numbers, **half as many again**. The root is gathered only once, so
+# Bytes can be counted as well. For $P$ parameters, DDP's all-reduce is a reduce-scatter and an all-gather, and moves $2P$ numbers. FSDP gathers the layers twice and reduces once: $3P$ numbers, **half as many again**. The root is gathered only once, so
 # the measured ratio is slightly lower:
 
 # %%
@@ -148,12 +147,11 @@ print(weight_shape)
 assert weight_shape == (256, 64)  # all of it, though there are two ranks
 
 # %% [markdown]
-# The whole matrix. Ranks differ in what they *store* and in their *data*; all of them *compute* whole layers. Note 001 gives the motive for sharding, that large models
-# do well in many fields but few people can train them. It then says that "each GPU processes a different shard of the model", which is wrong for FSDP. It
-# would be right for tensor parallelism, where a rank multiplies with its part and never sees the rest (chapter 10), and for pipelines, where a rank owns some
-# layers for good (chapter 11).
+# The whole matrix. Ranks differ in what they *store* and in their *data*; all of them *compute* whole layers. Note 001 gives the motive for sharding: large models
+# do well in many fields, but few people can train them. It then says that "each GPU processes a different shard of the model". That is wrong for FSDP, and right for tensor
+# parallelism (chapter 10) and pipelines (chapter 11).
 #
-# So FSDP is data parallelism that keeps the states in another place. Two consequences follow:
+# So FSDP is data parallelism, with two consequences:
 #
 # - Activations do not shrink. Each rank keeps those of its own samples, for all layers.
 # - Each rank needs at least one sample. 1000 ranks need a batch of 1000.
@@ -370,7 +368,7 @@ title, limit = "The worst moment", ("one card", 24 * units.GB)
 figures.stacked_bars(bars, title, units.format_bytes, colours=colours, limit=limit)
 
 # %% [markdown]
-# Does the theory hold in a run? Our four-layer GPT in all four settings: the predicted peak of whole weights beside what the hooks saw.
+# Does the theory hold in a run? Here is our four-layer GPT in all four settings:
 
 # %%
 settings = {
@@ -404,7 +402,7 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 # %% [markdown]
 # ## 9.3 Messages: hidden, or not sent
 #
-# FSDP sends half as many bytes again as DDP. Is it slower, then? Not if the messages travel while the GPU computes.
+# FSDP sends half as many bytes again as DDP. It need not be slower, if the messages travel while the GPU computes.
 #
 # Take 64 H100 in eight nodes. Each reaches 40 % of its peak, 395.8 TFLOP/s. NCCL lays a ring through each network port, so the ports of a node add up: eight of 400 Gb/s, 50 GB/s each, are
 # 400 GB/s. While one byte travels, a GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989$ FLOP.
@@ -474,7 +472,7 @@ figures.lines(
 # ### With activation checkpointing
 #
 # The cards of section 9.2 train only with checkpointing. Then each layer computes its forward pass once more during the backward pass, and for that it needs its
-# weights. PyTorch's own FSDP, `fully_shard`, and its `checkpoint_wrapper` can be combined; sections 9.4 and 9.5 explain `fully_shard`.
+# weights. Here PyTorch's own FSDP, `fully_shard` (section 9.4), cuts layers that `checkpoint_wrapper` has wrapped.
 #
 # **Predict.** Without checkpointing, a step of our four-layer GPT makes nine all-gathers. How many does it make if each layer is checkpointed?
 
@@ -515,8 +513,8 @@ assert round(recomputed.backward) == round(recomputed.forward) == 974
 assert sent_again["reduce-scatter"] == sent["reduce-scatter"]
 
 # %% [markdown]
-# A published pair of runs agrees with the bound: torchtitan, PyTorch's own training program, trained Llama 3.1 8B with 16,384 tokens on each H100 and a network of 400 Gb/s for each GPU.
-# On 8 GPUs each did 5,762 tokens a second, and on 128 GPUs 5,605, which is 97 % (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3).
+# Two published runs agree with the bound. PyTorch's training program torchtitan trained Llama 3.1 8B with 16,384 tokens on each H100 and 400 Gb/s for each GPU: 5,762 tokens a second
+# on each of 8 GPUs, and 5,605, or 97 %, on each of 128 (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3).
 #
 # **Remember**
 # - The messages are hidden from about $\frac{w+g}{4} F/\beta$ tokens on each GPU on, whatever the size of the model.
@@ -528,8 +526,8 @@ assert sent_again["reduce-scatter"] == sent["reduce-scatter"]
 # Do eight cards of 24 GB train the model? Only with activation checkpointing. Each card holds 13.48 GB of shards and, at the worst moment, 2.41 GB of whole
 # tensors: 15.9 GB. The activations of one sequence of 4096 tokens bring the total to 37 GB if they are kept, and to 19 GB if they are recomputed.
 #
-# More cards shrink the shards. They do not shrink the 2.41 GB, nor the activations. The price of FSDP is one and a half times the bytes of DDP, and enough tokens on each
-# GPU hide them: 974 with checkpointing, with eight ports of 400 Gb/s in a node of H100.
+# More cards shrink the shards, but neither the 2.41 GB nor the activations. FSDP sends one and a half times the bytes of DDP. With checkpointing, 974 tokens on each GPU hide them, in nodes of H100 with
+# eight ports of 400 Gb/s.
 
 # %% tags=["exercise"]
 import torch

@@ -7,9 +7,8 @@
 # %% [markdown]
 # # 9 FSDP2 in practice
 #
-# LLaMA-2 70B in fp32 takes 276 GB. In a node with eight ranks, `model = Llama(...)` builds it eight times, 2.2 TB of host memory, long before FSDP can cut anything.
-# And that is only the first of the decisions you make when you use a library for what the last sitting explained: which precision, which mesh, which way of accumulating, which
-# state dict? At the end of this sitting you can
+# LLaMA-2 70B in fp32 takes 276 GB. In a node with eight ranks, `model = Llama(...)` builds it eight times, 2.2 TB of host memory, before FSDP can cut anything. That is only the
+# first decision you make with PyTorch's FSDP2. Which precision, which mesh, which way of accumulating, which state dict does your training need, and what does each cost? At the end of this sitting you can
 #
 # - build and fill a model that is larger than any memory, with PyTorch's FSDP2,
 # - cut it inside a node and copy it between nodes, and count the messages of both,
@@ -66,13 +65,13 @@ expect(4 * parameters / 2, now, label="filled, on a rank", unit="B")
 assert most < 1.05 * now
 
 # %% [markdown]
-# Half of the model, to the byte, and at no moment 5 % more. The optimizer must come after the cut. If it is built before, it holds the old, whole parameters. These never get a
-# gradient again, and an optimizer skips parameters without gradients. There is no error and no warning, and the loss stays where it is (exercise 9.8).
+# Half of the model, to the byte, and at no moment 5 % more. The optimizer must come after the cut. If it is built before, it holds the old, whole parameters, which never get a
+# gradient again. An optimizer skips such parameters without a warning, and the loss stays where it is (exercise 9.8).
 #
 # ### Mixed precision
 #
-# Shards stay fp32, while layers are gathered in bf16. Before a gather each rank casts its own part, which halves the bytes on the network and the memory for whole layers. Gradients
-# are computed in bf16 and summed in fp32, because a sum over many ranks loses digits. No separate master copy is needed: the shards *are* the master copy.
+# Shards stay fp32 and are the master copy. Before a gather each rank casts its own part to bf16, which halves the bytes on the network and the memory for whole layers. Gradients
+# are computed in bf16 and summed in fp32, because a sum over many ranks loses digits.
 #
 # | | `MixedPrecisionPolicy` | usual |
 # |---|---|---|
@@ -115,8 +114,8 @@ expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", un
 # %% [markdown]
 # ### One weight, one unit
 #
-# GPT's head is its embedding: a **shared parameter** (共享参数). If embedding and head were two units, one would free the weight while the other computes with it. The course's
-# version refuses such units; in FSDP2 both go into one unit, or stay in the root.
+# GPT's head is its embedding: a **shared parameter** (共享参数). If embedding and head were two units, one would free the weight while the other computes with it. Put both into one unit, or leave
+# both in the root. The course's version refuses anything else:
 
 # %%
 model = training.build()
@@ -134,8 +133,8 @@ except ValueError as refusal:
 # %% [markdown]
 # ## 9.5 The library: FSDP1 and FSDP2
 #
-# PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, came from FairScale (2021; Meta's article *Fully Sharded Data Parallel: faster AI training with fewer GPUs*, which note 002 lists)
-# into PyTorch 1.11 in March 2022 (PyTorch's blog, *Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*, listed there too). Its paper, arXiv:2304.11277, is of April 2023. Note 001 dates it to September 2023. PyTorch's tutorial calls
+# PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, came from FairScale in 2021 (Meta's article *Fully Sharded Data Parallel: faster AI training with fewer GPUs*, listed in note 002)
+# into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*, listed there too). Note 001 says September 2023. PyTorch's tutorial calls
 # FSDP1 deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
 # lie.
 #
@@ -159,7 +158,7 @@ print(kind, tuple(shape), "of which here", tuple(local_shape))
 assert (sent["all-gather"][0], sent["reduce-scatter"][0]) == (2 * layers + 1, 5)
 
 # %% [markdown]
-# The name of the weight and its shape are unchanged; only half of its rows are here. The collectives are the nine and five of section 9.1.
+# Name and shape of the weight are unchanged; half of its rows are here. The collectives are the nine and five of section 9.1.
 #
 # ### Sharding strategies
 #
@@ -187,8 +186,7 @@ figures.shard_groups(strategies, nodes=2, per_node=4)
 #
 # $$\frac{16\,P}{m} \quad\text{instead of}\quad \frac{16\,P}{n} .$$
 #
-# Then all gathers stay on NVLink, and the strategy matches the topology of the cluster (集群拓扑), in the words of note 001. For LLaMA-2 70B the same choice would mean 138 GB on a
-# GPU instead of 17.2, and a card of 80 GB is out of the question.
+# Then all gathers stay on NVLink: the strategy matches the topology of the cluster (集群拓扑), as note 001 says. LLaMA-2 70B would need 138 GB on a GPU instead of 17.2, too much for 80 GB.
 #
 # A **device mesh** (设备网格) is a grid of ranks. 64 ranks in nodes of 8 are a mesh of 8 × 8: a row is a node, and a column has one rank of each node. With such a mesh `fully_shard` cuts
 # over the ranks of a row and copies along the columns. Here four ranks stand for two nodes of two.
@@ -426,8 +424,7 @@ scatters = [sent["reduce-scatter"][0] for sent in (each_time, waited)]
 assert scatters == [2 * (layers + 1), layers + 1] and cut_bytes == whole_bytes // 2
 
 # %% [markdown]
-# PyTorch's pipelines take the second way, since with many micro-batches the messages would cost more than the memory. `set_reshard_after_backward(False)` saves the gathers between micro-batches as well; then all weights stay
-# whole.
+# `set_reshard_after_backward(False)` saves the gathers between micro-batches as well; then all weights stay whole.
 #
 # ### Clipping, once more
 #
@@ -614,8 +611,8 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 # 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes show, else full sharding.
 # 4. Reduce after each micro-batch, or keep $4P$ bytes of whole gradients. Clip on DTensors, save sharded.
 #
-# What FSDP does not shrink are whole layers, activations, and the batch of one sample for each rank. The next chapters cut those. The deeper notebook of this chapter has YaFSDP, which
-# asks for four buffers once instead of memory hundreds of times a step, and an audit of two published benchmarks.
+# FSDP does not shrink whole layers, activations, or the batch of one sample for each rank. The next chapters do. The deeper notebook has YaFSDP, which allocates four buffers once instead of asking for
+# memory hundreds of times a step, and audits two published benchmarks.
 
 # %%
 from course_lib import quiz
