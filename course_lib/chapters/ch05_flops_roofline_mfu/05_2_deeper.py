@@ -60,6 +60,11 @@ assert round(week_flop / 1e22, 2) == 1.53
 best = budget.compute_optimal_parameters(week_flop)
 assert round(best / 1e9, 1) == 11.3
 assert round(budget.TOKENS_PER_PARAMETER * best / 1e9) == 226
+assert budget.cost(2_788_000, 2) == 5_576_000
+
+# %% [markdown]
+# And what does it cost? DeepSeek-V3 took 2.788 million H800 GPU-hours. At 2 USD an hour, which is the authors' own assumption, that is 5,576,000 USD (arXiv:2412.19437, table 1). It is the final run only, without earlier
+# experiments, salaries or failed runs. Always say what a price includes.
 
 # %% [markdown]
 # ## 5.5 HFU of flash attention

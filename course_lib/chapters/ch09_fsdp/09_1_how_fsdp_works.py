@@ -125,7 +125,7 @@ expect(layers + 1, sent["reduce-scatter"][0], label="reduce-scatters", yours=sca
 #
 # $$2L + 1 \ \text{all-gathers}, \qquad L + 1 \ \text{reduce-scatters}.$$
 #
-# Bytes can be counted as well. For $P$ parameters, DDP's all-reduce is a reduce-scatter and an all-gather, and moves $2P$ numbers. FSDP gathers the layers twice and reduces once: $3P$ numbers, **half as many again**. The root is gathered only once, so
+# For $P$ parameters, DDP's all-reduce is a reduce-scatter and an all-gather, and moves $2P$ numbers. FSDP gathers the layers twice and reduces once: $3P$ numbers, **half as many again**. The root is gathered only once, so
 # the measured ratio is slightly lower:
 
 # %%
@@ -154,7 +154,7 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 # So FSDP is data parallelism, with two consequences:
 #
 # - Activations do not shrink. Each rank keeps those of its own samples, for all layers.
-# - Each rank needs at least one sample. 1000 ranks need a batch of 1000.
+# - Each rank needs at least one sample.
 #
 # **Remember**
 # - A unit is gathered, used, freed. Each layer is a unit, and the rest is the root.
@@ -213,8 +213,7 @@ show_source(scratch.flat_parameter.FlatParameter.__init__)
 # %% [markdown]
 # ## 9.2 The worst moment
 #
-# A layer of LLaMA-2 7B has 202.4 million parameters; embedding and head together have 262.1 million. In bf16, 2 bytes a number, a whole layer takes 0.405 GB
-# and the root 0.524 GB.
+# A layer of LLaMA-2 7B has 202.4 million parameters, embedding and head together 262.1 million. In bf16, 2 bytes a number, these are 0.405 and 0.524 GB.
 #
 # In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie six whole tensors. Three are weights:
 #
@@ -249,7 +248,7 @@ title = "One of eight cards, beside its shards"
 figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
 
 # %% [markdown]
-# Add the six up. In symbols: the largest layer has $P_l$ parameters and the root $P_r$, of which $P_h$ are the head and the last norm. $k$ layers are
+# In symbols: the largest layer has $P_l$ parameters and the root $P_r$, of which $P_h$ are the head and the last norm. $k$ layers are
 # whole at a time. A weight has $w$ bytes, and a gradient $g$ bytes while it is reduced. Beside the shards, FSDP holds
 #
 # $$w\,(k P_l + P_r) \;+\; w\,(P_l + P_h) + g\,P_l .$$
@@ -313,7 +312,7 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 
 # %% [markdown]
 # If all activations are kept, no: the card needs 37 GB, at the loss and when the backward pass begins. With activation checkpointing (chapter 4) it needs 19 GB, and the model
-# trains. FSDP cuts the states. It leaves the activations as large as they were.
+# trains. FSDP does not shrink activations.
 #
 # ### Prefetch and reshard
 #
@@ -368,7 +367,7 @@ title, limit = "The worst moment", ("one card", 24 * units.GB)
 figures.stacked_bars(bars, title, units.format_bytes, colours=colours, limit=limit)
 
 # %% [markdown]
-# Does the theory hold in a run? Here is our four-layer GPT in all four settings:
+# Here is a run of our four-layer GPT in all four settings:
 
 # %%
 settings = {
@@ -400,7 +399,7 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 # - A rate limiter, or a stream that waits, keeps the CPU from asking for more than two layers.
 
 # %% [markdown]
-# ## 9.3 Messages: hidden, or not sent
+# ## 9.3 Messages that hide behind computing
 #
 # FSDP sends half as many bytes again as DDP. It need not be slower, if the messages travel while the GPU computes.
 #
@@ -437,8 +436,7 @@ expect(974 * 3 / 2, found, within=1e-3, label="tokens", yours=hide)
 # $$T_\text{forward} = \frac{n-1}{n} \cdot \frac{w}{2} \cdot \frac{F}{\beta}, \qquad
 # T_\text{backward} = \frac{n-1}{n} \cdot \frac{w + g}{4} \cdot \frac{F}{\beta} .$$
 #
-# The size of the model cancels, as it did for DDP in section 7.4. (For bf16 both ways and the full peak the bound is $F/\beta$, some 2,470 tokens; *How to Scale Your Model*,
-# jax-ml.github.io/scaling-book, chapters Training and GPUs.) Other networks, other bounds:
+# The size of the model cancels, as it did for DDP in section 7.4 (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapter Training, has the same bound). Other networks have other bounds:
 
 # %% tags=["drawing"]
 rows = {
@@ -452,8 +450,8 @@ figures.grouped_bars(rows, "Tokens that hide the messages", "{:,.0f}".format, lo
 # With a single port in each node it takes eight times as many tokens, 11,687, and a sequence of 4096 is too short, whatever is prefetched. Messages that stay in a node, on NVLink with 450 GB/s, need
 # 1,154. So gathering inside the node pays where nodes have few ports (hybrid sharding, section 9.5), and hardly with eight.
 #
-# All this assumes links at their full rate. The NVLink of section 6.3 reaches about 80 % of it, so take a quarter more tokens. And messages that hide are not free: they take
-# multiprocessors and memory bandwidth from the computation beside them (section 13.4).
+# Links reach about 80 % of their full rate (section 6.3), so take a quarter more tokens. And messages that hide are not free: they take multiprocessors and memory bandwidth
+# from the computation beside them (section 13.4).
 
 # %% tags=["drawing"]
 layer_params = numbers.layer_dense  # of LLaMA-2 7B, backward
@@ -526,8 +524,8 @@ assert sent_again["reduce-scatter"] == sent["reduce-scatter"]
 # Do eight cards of 24 GB train the model? Only with activation checkpointing. Each card holds 13.48 GB of shards and, at the worst moment, 2.41 GB of whole
 # tensors: 15.9 GB. The activations of one sequence of 4096 tokens bring the total to 37 GB if they are kept, and to 19 GB if they are recomputed.
 #
-# More cards shrink the shards, but neither the 2.41 GB nor the activations. FSDP sends one and a half times the bytes of DDP. With checkpointing, 974 tokens on each GPU hide them, in nodes of H100 with
-# eight ports of 400 Gb/s.
+# More cards shrink the shards, but neither the 2.41 GB nor the activations. FSDP sends one and a half times the bytes of DDP. In nodes of H100 with eight ports of 400 Gb/s, 974 tokens on each GPU hide them if each
+# layer is recomputed.
 
 # %% tags=["exercise"]
 import torch

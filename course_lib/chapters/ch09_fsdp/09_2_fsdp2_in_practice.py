@@ -7,8 +7,8 @@
 # %% [markdown]
 # # 9 FSDP2 in practice
 #
-# LLaMA-2 70B in fp32 takes 276 GB. In a node with eight ranks, `model = Llama(...)` builds it eight times, 2.2 TB of host memory, before FSDP can cut anything. That is only the
-# first decision you make with PyTorch's FSDP2. Which precision, which mesh, which way of accumulating, which state dict does your training need, and what does each cost? At the end of this sitting you can
+# LLaMA-2 70B in fp32 takes 276 GB. In a node with eight ranks, `model = Llama(...)` builds it eight times, 2.2 TB of host memory, before FSDP can cut anything. How do you build it with PyTorch's
+# FSDP2? Which precision, mesh, way of accumulating and state dict does your training need, and what does each cost? At the end of this sitting you can
 #
 # - build and fill a model that is larger than any memory, with PyTorch's FSDP2,
 # - cut it inside a node and copy it between nodes, and count the messages of both,
@@ -133,8 +133,8 @@ except ValueError as refusal:
 # %% [markdown]
 # ## 9.5 The library: FSDP1 and FSDP2
 #
-# PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, came from FairScale in 2021 (Meta's article *Fully Sharded Data Parallel: faster AI training with fewer GPUs*, listed in note 002)
-# into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*, listed there too). Note 001 says September 2023. PyTorch's tutorial calls
+# PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, came from FairScale (*Fully Sharded Data Parallel: faster AI training with fewer GPUs*, 2021)
+# into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*; note 002 lists both). Note 001 says September 2023. PyTorch's tutorial calls
 # FSDP1 deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
 # lie.
 #
@@ -170,7 +170,6 @@ assert (sent["all-gather"][0], sent["reduce-scatter"][0]) == (2 * layers + 1, 5)
 # | `SHARD_GRAD_OP` | everything, but whole from forward to backward | `reshard_after_forward=False` | ZeRO-2 in its traffic |
 # | `NO_SHARD` | nothing | do not call it | DDP |
 # | `HYBRID_SHARD` | cut inside a node, copied between nodes | a mesh of two dimensions | MiCS, ZeRO++ |
-# | `_HYBRID_SHARD_ZERO2` | the same, whole from forward to backward | both | |
 #
 # Three of them on two nodes of four GPUs. A square is a layer, and blue is what that GPU stores of it:
 
@@ -361,11 +360,11 @@ torch.testing.assert_close(by_python, by_graph)
 # ### Accumulation: send each time, or keep gradients whole
 #
 # LLaMA-2 7B on eight cards of 24 GB, four micro-batches for each update. The reduce-scatters may run after each of them. That is four times the messages, and a card keeps its eighth of the
-# gradients. Or they run once, after the last. Then the gradients add up *whole*, in fp32:
+# gradients. Or they run once, after the last, and the gradients add up *whole*, in fp32:
 #
-# $$4\,P = 27.0 \text{ GB} \quad\text{instead of}\quad \frac{4\,P}{8} = 3.4 \text{ GB},$$
+# $$4\,P = 27.0 \text{ GB} \quad\text{instead of}\quad \frac{4\,P}{8} = 3.4 \text{ GB}.$$
 #
-# more than the card has. There is no third way. A rank that has sent a gradient away has only its own part to add to, and a rank that has not must keep all of it. The first way is FSDP2's default, the second is
+# 27.0 GB are more than the card has. There is no third way. A rank that has sent a gradient away has only its own part to add to, and a rank that has not must keep all of it. The first way is FSDP2's default, the second is
 # `model.set_requires_gradient_sync(False)` for all micro-batches but the last, like DDP's `no_sync`.
 
 # %% tags=["drawing"]
@@ -498,7 +497,7 @@ assert full == [4 * parameters + table, 53] and others[0] == 0
 #
 # ### What to choose
 #
-# Sharding has three limits that more cards do not move: whole layers (section 9.2), activations, and at least one sample for each rank. Ask in this order, for one micro-batch on a GPU:
+# More cards shrink neither whole layers (section 9.2) nor activations, and each rank needs a sample. Ask in this order, for one micro-batch on a GPU:
 #
 # | what fits on a GPU, beside activations and whole layers | network | choose |
 # |---|---|---|
@@ -532,12 +531,12 @@ for name, row in needs.items():
     print(f"{name:<11}", *(f"{choice} {gb:,.0f} GB; " for choice, gb in row.items()))
 
 # %% [markdown]
-# GPT-2 XL takes DDP. 13B does not fit under DDP; it fits under ZeRO-1 with 58 GB, and HSDP with 33 GB leaves room for more tokens. 70B takes FULL_SHARD, with 34 GB.
+# GPT-2 XL takes DDP. 13B takes ZeRO-1 with 58 GB, or HSDP with 33 GB, which leaves room for more tokens. 70B takes FULL_SHARD, with 34 GB.
 #
 # **Remember**
 # - With accumulation: a reduce-scatter for each micro-batch, or whole gradients, $4P$ bytes in fp32, until the last.
 # - DTensors are clipped by the norm of the whole gradient. A sharded state dict sends nothing; a full one brings the whole model to rank 0.
-# - Choose the least sharding that fits. What does not shrink needs checkpointing or another axis.
+# - Choose the least sharding that fits.
 
 # %% [markdown]
 # ## 9.9 On real ranks
@@ -564,7 +563,7 @@ figures.loss(
 # ### Two lanes, predicted and measured
 #
 # The stepper of section 9.1 was theory. Now the same on two real ranks: a root and four layers that sleep instead of computing, 20 ms forward and 40 ms backward, so that the few cores of a laptop do
-# not distort the picture. Gathers and reductions are real, and the link sleeps too: each message takes 20 ms. So a layer computes exactly as long as its messages take, which is the bound of section 9.3.
+# not distort the picture. The link sleeps too: each message takes 20 ms. So a layer computes exactly as long as its messages take, as at the bound of section 9.3.
 #
 # Without prefetch nothing is hidden: theory says 240 ms of sleep and 14 messages of 20 ms, 520 ms together.
 #
@@ -591,9 +590,8 @@ figures.two_lanes(
 figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.measured})
 
 # %% [markdown]
-# **Explain.** Five messages stay exposed: the gathers of the root, of layer 1 and, at the turn, of layer 4, and the last two reductions, of layer 1 and of the root. $240 + 5 \cdot 20 = 340$. The
-# bars follow each other in the predicted order, in both lanes. Messages and sleeps take longer than planned where two ranks and their threads share few cores. The report's last prediction takes each message and each sleep as
-# long as it took here, and asks only whether they follow each other as theory says. Outside the notebook, also by PyTorch's own launcher:
+# **Explain.** Five messages stay exposed: the gathers of the root, of layer 1 and, at the turn, of layer 4, and the last two reductions, of layer 1 and of the root. $240 + 5 \cdot 20 = 340$. Messages and sleeps take
+# longer than planned where two ranks share few cores. The report's last prediction takes each of them as long as it took here, and asks only whether they follow each other as theory says. Outside the notebook, also by PyTorch's own launcher:
 #
 # ```
 # course demo prefetch --ranks 2 --message-ms 20 --forward-ms 10
@@ -604,15 +602,12 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 # %% [markdown]
 # ## The answer
 #
-# Which settings does your training need?
-#
 # 1. Build on meta, cut, fill, then build the optimizer. LLaMA-2 70B then takes 4.3 GB of fp32 weights on each of 64 ranks, never 276.
 # 2. Gather in bf16 and reduce in fp32: half of the gathered bytes, and the shards are the master copy.
 # 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes show, else full sharding.
 # 4. Reduce after each micro-batch, or keep $4P$ bytes of whole gradients. Clip on DTensors, save sharded.
 #
-# FSDP does not shrink whole layers, activations, or the batch of one sample for each rank. The next chapters do. The deeper notebook has YaFSDP, which allocates four buffers once instead of asking for
-# memory hundreds of times a step, and audits two published benchmarks.
+# FSDP does not shrink whole layers, activations, or the batch of one sample for each rank. The next chapters do. The deeper notebook has YaFSDP, which allocates four buffers once, and audits two published benchmarks.
 
 # %%
 from course_lib import quiz

@@ -470,7 +470,7 @@ show_source(scratch.yafsdp.YaFSDP.start_gather, scratch.yafsdp.YaFSDP._second_st
 #
 # ### How much memory
 #
-# $P_b$ is the largest unit, a layer or the embedding. Four buffers take $4 w P_b$. For LLaMA-2 70B on 64 GPUs:
+# $P_b$ is the largest unit, a layer or the embedding. Four buffers take $4 w P_b$ all the time. (Set `gathering` to YaFSDP in the panel of section 9.2: the curve becomes level.) For LLaMA-2 70B on 64 GPUs:
 
 # %% tags=["drawing"]
 seventy, buffers, words = models.MODELS["llama2-70b"], {}, {}
