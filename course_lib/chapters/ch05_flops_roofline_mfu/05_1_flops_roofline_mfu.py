@@ -34,7 +34,7 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** First, a guess without any formula: how many days do 64 H100 need for LLaMA-2 7B's 2 trillion tokens?
+# **Predict.** First, a guess: how many days do 64 H100 need for LLaMA-2 7B's 2 trillion tokens?
 
 # %%
 days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
@@ -57,7 +57,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 figures.matrix_products(roofline.linear_products(tokens=2, inputs=3, outputs=4))
 
 # %% [markdown]
-# All three products have the same sizes. So the backward pass costs 4, and training 6 FLOP per token and weight.
+# All three products have the same sizes. So the backward pass costs 4 FLOP per token and weight, and training 6.
 #
 # **Predict.** A layer of 3 × 4 weights reads 2 tokens of the data; there is no layer before it. How many FLOP will PyTorch do, forward and backward?
 
@@ -98,7 +98,7 @@ expect(6 * 2 * 12, inside, label="inside a model", unit="FLOP")
 #
 # $$C \approx 6\,N\,D$$
 #
-# (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). Test it on our small GPT: 2 layers, hidden size 64, 4 windows of 64 characters each.
+# (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). Test it on a GPT of 2 layers, hidden size 64, with 4 windows of 64 characters.
 #
 # **Predict.** PyTorch's `FlopCounterMode` counts everything that runs inside it. Will it find more or less than $6ND$, and by what factor?
 
@@ -172,7 +172,7 @@ figures.grouped_bars(bars, title, "{:.1f} %".format, colours)
 #
 # **Remember**
 # - $6ND$ is too low by at most $s/6h$: 2.8 % for GPT-3, 16.7 % for LLaMA-2 7B (counted: 2.7 % and 14.0 %). Add $12Lhs$ per token for attention.
-# - In a mixture of experts (chapter 12) a token uses only some of the parameters: $N$ counts those.
+# - In a mixture of experts (chapter 12), $N$ counts only the parameters that a token uses.
 # - Counting causal attention in full or in half is a convention: name yours.
 
 # %% [markdown]
@@ -215,7 +215,7 @@ rent = budget.training_run(total, gpus=64, flop_per_s_per_gpu=0.40 * 989.4e12)
 expect(37, rent.days, within=0.02, label="days", yours=days)
 
 # %% [markdown]
-# 37 days. How many GPUs would a week take, and what if they reach more or less of their peak?
+# 37 days. How many GPUs would a week take?
 
 # %% tags=["drawing"]
 curves = {
@@ -251,7 +251,7 @@ assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 #
 # $$\text{FLOP/s} \le \min(\text{peak},\ \text{intensity} \times \text{bandwidth})$$
 #
-# (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
+# (Williams et al. 2009, doi:10.1145/1498765.1498785).
 #
 # Two examples in bf16, 2 bytes a number. *Adding* two vectors takes one FLOP for two reads and one write: $1/6$ FLOP per byte, far below 295. *Multiplying* matrices of 4096 × 4096 takes $2 \cdot 4096^3$ FLOP for three matrices of
 # 33.6 MB: 1365 FLOP per byte, far above.
@@ -293,16 +293,14 @@ assert mlp_intensity(256) < h100_ridge < mlp_intensity(512)
 
 # %% [markdown]
 # 1. From 512 tokens on, among the slider's powers of two.
-# 2. Fewer, 256. The H200 computes and sends as fast as the H100, but its memory delivers 4.8 instead of 3.35 TB/s. That *lowers* the ridge, from 295 to 206. (Note 004 says that it raises the ratio of compute to communication,
-#    a published mistake.)
+# 2. Fewer, 256. The H200 computes and sends as fast as the H100, but its memory delivers 4.8 instead of 3.35 TB/s. That *lowers* the ridge, from 295 to 206. (Note 004 says that it raises the ratio of compute to communication: exercise 5.6.)
 # 3. Less than one percent.
 #
 # Why does the figure also plot the line y = tokens? Take a weight matrix of $h \times h$, and $T$ tokens. The product does $2Th^2$ FLOP. It reads $Th$ inputs and $h^2$ weights, and writes $Th$ outputs, 2 bytes each:
 #
 # $$\text{intensity} = \frac{2\,T h^2}{2\,(2\,T h + h^2)} = \frac{T}{1 + 2T/h} \approx T \quad\text{while } T \ll h .$$
 #
-# So **the intensity of a linear layer is about the number of its tokens**, and the ridge says how many tokens keep a chip busy: about 295 on an H100, or exactly 346 where $h = 4096$. With more tokens, inputs and outputs
-# outweigh the weights, and the curve flattens.
+# So **the intensity of a linear layer is about the number of its tokens**, and the ridge says how many tokens keep a chip busy: about 295 on an H100, or 346 where $h = 4096$. With more tokens the curve flattens.
 
 # %%
 intensity = hardware.matmul_intensity
@@ -315,7 +313,7 @@ assert intensity(345, 4096, 4096) < h100_ridge < intensity(346, 4096, 4096)
 # %% [markdown]
 # ### Your own machine
 #
-# Measure the two speeds of one core of your computer: a large matrix product, and the addition of long vectors.
+# Measure both speeds of one core of your computer, by a large matrix product and the addition of long vectors.
 
 # %%
 peak = max(measure.times.matmul_flop_per_s(n, n, n) for n in (256, 512, 1024))
@@ -348,7 +346,7 @@ figures.lines(curves, "tokens", "GFLOP/s", title, doubling=double)
 #
 # **Remember**
 # - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, about ten on a CPU core.
-# - The intensity of a linear layer is about its number of tokens, in 16 bits. So the ridge is the number of tokens that it needs.
+# - The intensity of a linear layer is about its number of tokens, in 16 bits. So the ridge is the number of tokens it needs.
 
 # %% [markdown]
 # ## 5.5 MFU and HFU
@@ -414,7 +412,7 @@ assert 1.32 < again.hardware_flop / again.model_flop < 4 / 3
 #
 # `step_time` (chapter 13) predicts a step part by part. One constant, the rate of layers on an H100, was fitted to this paper's three runs.
 #
-# **Predict.** The needed operations, at the full peak, would take 40 % of the step. How many of the other 60 points go to messages that nothing hides and to waiting for other GPUs, and not to slow computing?
+# **Predict.** The needed operations, at the full peak, would take 40 % of the step. How many of the other 60 points go to messages and to waiting for other GPUs, rather than to slow computing?
 
 # %%
 lost = predict("5.lost", "Points for messages and waiting?", yours=None, unit="%")
@@ -466,8 +464,8 @@ for one, published in (on_16384, 400), (on_8192, 430):
 # %% [markdown]
 # ## 5.6 Two ranks on your own machine
 #
-# A GPT with 3.2 million parameters trains on one rank, and then on two with PyTorch's DDP (chapter 7). Each rank has 8 windows of its own, and in each backward pass the ranks add up their gradients, 13 MB. Two ranks do twice the
-# work with twice the peak.
+# A GPT with 3.2 million parameters trains on one rank, and then on two with PyTorch's DDP (chapter 7). Each rank has 8 windows of its own, and the ranks add up their gradients, 13 MB. Two ranks do twice the work with twice
+# the peak.
 #
 # **Predict.** What is the MFU of the two ranks, in % of that of one?
 
@@ -511,7 +509,7 @@ bars = {
 figures.bars(bars, "{:.0f} %".format, "MFU on this machine", style.MEASURED)
 
 # %% [markdown]
-# **Explain.** It is below 100, because the exchange takes time and adds no FLOP. With 32 windows each rank computes four times as long beside the same exchange, so two ranks come closer to one. The numbers vary where other programs use your cores.
+# **Explain.** It is below 100, because the exchange takes time and adds no FLOP. With 32 windows each rank computes four times as long beside the same exchange, so two ranks come closer to one. Other programs on your cores disturb both.
 
 # %% [markdown]
 # ## The answer
@@ -562,8 +560,7 @@ quiz("5")
 
 # %% [markdown]
 # **Read on.** Kaplan et al. 2020, *Scaling Laws*, section 2.1 (arXiv:2001.08361). PaLM, appendix B
-# (arXiv:2204.02311), for MFU. Williams et al. 2009, *Roofline*. Narayanan et al. 2021, section 5.1 and
-# appendix (arXiv:2104.04473), for training times. Hoffmann et al. 2022 (arXiv:2203.15556), for 20 tokens per parameter.
+# (arXiv:2204.02311), for MFU. Williams et al. 2009, *Roofline*. Narayanan et al. 2021 (arXiv:2104.04473), for training times.
 
 # %% tags=["exercise"]
 from itertools import pairwise

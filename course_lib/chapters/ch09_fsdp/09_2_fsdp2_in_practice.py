@@ -659,8 +659,7 @@ quiz("9")
 
 # %% [markdown]
 # **Read on.** Zhao et al. 2023, *PyTorch FSDP*, sections 3 and 4 (arXiv:2304.11277). Liang et al. 2024, *TorchTitan*,
-# section 2 (arXiv:2410.06511), for FSDP2 with all other axes. Rajbhandari et al. 2020, *ZeRO*, section 7 on
-# communication (arXiv:1910.02054).
+# section 2 (arXiv:2410.06511), for FSDP2 with all other axes.
 
 # %% [markdown] tags=["exercise"]
 # ### 9.4 Debug: which strategy?
