@@ -34,7 +34,7 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** First, a guess: how many days do 64 H100 need for LLaMA-2 7B's 2 trillion tokens?
+# **Predict.** A guess: how many days do 64 H100 need for LLaMA-2 7B's 2 trillion tokens?
 
 # %%
 days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
@@ -368,7 +368,7 @@ expect(0.462, palm, within=0.002, label="PaLM's MFU")
 
 # %% [markdown]
 # **Predict.** GPU-hours are a measurement, too. For 40 % of the peak, section 5.3 found 57,000 H100-hours for LLaMA-2 7B. Meta reports 184,320 hours on A100s (arXiv:2307.09288, table 2), which have 312 instead of 989 TFLOP/s. Which MFU did Meta reach, by
-# $6ND$? (Compare the two factors.)
+# $6ND$?
 
 # %%
 metas = predict("5.meta", "Meta's MFU in %?", yours=None, unit="%")
@@ -458,7 +458,7 @@ for one, published in (on_16384, 400), (on_8192, 430):
 #
 # **Remember**
 # - MFU counts what the model needs, HFU also what is recomputed. By one convention, HFU is never the smaller one.
-# - Divide by the dense peak of the number format that is used.
+# - Divide by the dense peak of the number format used.
 # - 40 to 50 % is good. The best product reaches 80 % of the peak, whole layers about 60 %.
 
 # %% [markdown]

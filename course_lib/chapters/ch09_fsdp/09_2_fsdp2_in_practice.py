@@ -558,7 +558,7 @@ figures.loss(
 )
 
 # %% [markdown]
-# You see one curve, because all three lie on top of each other. Each rank stores half of everything, to the byte.
+# You see one curve, because all three lie on top of each other. Each rank stores half of everything.
 #
 # ### Two lanes, predicted and measured
 #
