@@ -250,7 +250,7 @@ torch.testing.assert_close(part, same)
 # ### Deeper: which modules are units?
 #
 # LLaMA-2 7B's embedding and head are two matrices of 131 million numbers each. In the root both stay whole during the whole step. torchtitan makes units of them: the embedding is
-# one, and the last norm with the head is another, given as a list (torchtitan/models/llama3/infra/parallelize.py). Its root is empty. Two refinements save a gather each:
+# one, and the last norm with the head is another, given as a list (torchtitan/models/llama3/infra/parallelize.py). Its root is empty. Two refinements are possible:
 #
 # - `[norm, head]` is the last unit of the forward pass and the first of the backward pass. Freeing it in between gains nothing, so `reshard_after_forward=False`.
 # - An embedding's backward pass needs the token numbers and no weights: `set_unshard_in_backward(False)`.
@@ -651,11 +651,11 @@ quiz("9")
 # [ ] fill, meta, cut
 # Why: An optimizer that is built first holds parameters that never get a gradient.
 #
-# A step takes 7.5 s instead of 10 s. Which sentence is right?
-# [x] 33 % more throughput
-# [ ] 25 % more throughput
-# [ ] 33 % less time
-# Why: A quarter of the time is saved, and 10 / 7.5 - 1 is a third more throughput.
+# Each layer is checkpointed. What happens to FSDP's messages?
+# [ ] a layer is gathered three times instead of twice
+# [x] they stay the same, and fewer tokens hide them
+# [ ] the backward pass gathers nothing
+# Why: One gather serves the repeated forward pass and the backward pass, and 6 FLOP instead of 4 hide it.
 
 # %% [markdown]
 # **Read on.** Zhao et al. 2023, *PyTorch FSDP*, sections 3 and 4 (arXiv:2304.11277). Liang et al. 2024, *TorchTitan*,
