@@ -171,7 +171,7 @@ figures.lines(
 # As the number of GPUs grows, stage 1 approaches $4P$ bytes and stage 2 approaches $2P$. Only stage 3 keeps
 # falling. The activations of chapter 4 come on top: ZeRO does not touch them.
 #
-# Below, chapter 3's bill of *one* GPU stands beside ZeRO's bill of one of eight. `convention`, the bytes per parameter, and
+# Below, chapter 3's bill of *one* GPU is beside ZeRO's bill of one of eight. `convention`, the bytes per parameter, and
 # the GPU are linked: a change in one panel moves the other.
 
 # %%
@@ -443,8 +443,8 @@ from course_lib.chapters.ch08_zero import zero_choice
 # %% [markdown] tags=["exercise"]
 # ### 8.1 Calculate: ZeRO with fp32 gradients
 #
-# 128 billion parameters on 16 GPUs, trained as Megatron-LM does: weights in bf16, gradients in fp32, 12 bytes of optimizer. Model
-# states per GPU in GB (10⁹ bytes) under stage 1, 2 and 3? And how many times as many bytes as plain data parallelism does
+# 128 billion parameters are trained on 16 GPUs with Megatron-LM's formats: weights in bf16, gradients in fp32, 12 bytes of optimizer. How many GB
+# (10⁹ bytes) of model states does a GPU hold in stage 1, 2 and 3? And how many times as many bytes as plain data parallelism does
 # stage 1 send, with one micro-batch?
 
 # %% [raw] tags=["hints"]
@@ -467,8 +467,8 @@ check("8.1", [stage_1, stage_2, stage_3, times])
 # %% [markdown] tags=["exercise"]
 # ### 8.2 Predict: the stage that fits, and its price
 #
-# 32 billion parameters, 16 bytes each (2 + 2 + 12), on GPUs that have 68 GB (10⁹ bytes) of room for model states. How
-# few GPUs are enough for stage 1, 2 and 3? Write `"never"` where no number is.
+# A model has 32 billion parameters with 16 bytes each (2 + 2 + 12). Its GPUs have 68 GB (10⁹ bytes) of room for model states. What is the
+# smallest number of GPUs for stage 1, 2 and 3? Write `"never"` if no number is enough.
 #
 # You are given 64 GPUs, and an update has 8 micro-batches. Take the lowest stage that fits. How many times as many bytes as
 # plain data parallelism does it send in an update? And how many tokens must a GPU have in a micro-batch for the messages to hide, if it

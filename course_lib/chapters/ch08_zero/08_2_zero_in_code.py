@@ -522,7 +522,7 @@ figures.stored_by_version(
 # ## The answer
 #
 # The program lays each layer into one flat vector and gives each rank an equal part. A reduce-scatter before the
-# update and an all-gather after it make the same sums as one process, so the losses are the same, while a rank stores 10 of 16 bytes.
+# update and an all-gather after it make the same sums as one process, so the losses are the same. In stage 2 on two ranks, each stores 10 of 16 bytes.
 
 # %%
 from course_lib import quiz
@@ -587,8 +587,7 @@ quiz("8")
 # ### 8.3 Debug: the wrong clip norm
 #
 # Every rank calls this function with its own `part` of the gradient.
-# `all_reduce(tensor)` returns the sum of the tensors of all ranks. The training diverges, and only with more than
-# one rank. Fix it. A gradient within the limit must stay as it is.
+# `all_reduce(tensor)` returns the sum of the tensors of all ranks. With more than one rank the training diverges. Fix it. A gradient within the limit must stay as it is.
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 2
@@ -640,7 +639,7 @@ check("8.9", config)
 # %% [markdown] tags=["exercise"]
 # ### 8.10 Debug: which run is which?
 #
-# Six programs train the same model on 4 ranks: a million parameters in fp32 with AdamW, 4 micro-batches an update. From each you have what a rank holds after the backward pass, and the collectives of one
+# Six programs train the same model on 4 ranks: a million parameters in fp32 with AdamW, 4 micro-batches per update. For each you see what a rank holds after the backward pass, and the collectives of one
 # update, with the bytes of the whole tensors:
 #
 # | run | weights | gradients | optimizer | collectives |
@@ -711,9 +710,9 @@ check("8.5", look_at)
 # %% [markdown] tags=["exercise"]
 # ### 8.8 Calculate: offload
 #
-# 13 billion parameters, bf16 with AdamW and a master copy, optimizer offloaded. On
-# one GPU: bytes in the host's memory; seconds per update over PCIe 4 (31.5 · 10⁹ B/s each way), gradients there
-# and weights back one after the other. And the seconds with ZeRO 2 on 8 GPUs, each with a slot of its own?
+# 13 billion parameters are trained in bf16 with AdamW and a master copy, and the optimizer is offloaded. On
+# one GPU, how many bytes does the host's memory hold? How many seconds of each update does PCIe 4 take (31.5 · 10⁹ B/s each way), if
+# the gradients go first and the weights come back afterwards? And how many with ZeRO 2 on 8 GPUs, each with its own slot?
 
 # %% [raw] tags=["hints"]
 # importance 2, difficulty 2

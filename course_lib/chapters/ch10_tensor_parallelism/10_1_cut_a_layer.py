@@ -481,7 +481,7 @@ check("10.2", [largest, same_head])
 # %% [markdown] tags=["exercise"]
 # ### 10.5 Debug: read the numbers
 #
-# Four people have built the pair of section 10.2, each with another mistake, and print $Z$ and the gradient of $X$ on both ranks. The bias behind $B$ is $(1, 1)$, so $Z$
+# Four people have built the pair of section 10.2, each with a different mistake. They print $Z$ and the gradient of $X$ on both ranks. The bias behind $B$ is $(1, 1)$, so $Z$
 # should be $(20, 7)$, and the gradient $(-5, 15)$. Find each mistake: `"no f"`, `"no g"`, `"g sums in the backward pass as well"` or `"bias before the sum"`.
 
 # %% [raw] tags=["hints"]
@@ -551,7 +551,7 @@ check("10.6", my_rows)
 
 # %% [raw] tags=["hints"]
 # importance 5, difficulty 3
-# What is copied on the way in is summed on the way back, and the other way round. Which of the two functions sends nothing in its forward pass?
+# What is copied forward is summed backward, and what is summed forward is copied backward. Which of the two functions sends nothing in its forward pass?
 # `backward` returns one entry for each argument of `forward`; None for the group. `wire.all_reduce` returns a new tensor and leaves its argument as it is.
 # nn.Linear keeps a row for each output. So a cut by columns of the matrix cuts `weight` along dimension 0, and the bias with it; a cut by rows cuts `weight` along dimension 1.
 # Column: linear(region.enter(x), weight, bias). Row: when may the bias be added, if every rank adds it and `region.leave` sums over the ranks?
@@ -575,7 +575,7 @@ class Copy(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
-        """The same numbers; `ctx.group` keeps the group for the way back."""
+        """The same numbers; `ctx.group` keeps the group for the backward pass."""
         ...
 
     @staticmethod

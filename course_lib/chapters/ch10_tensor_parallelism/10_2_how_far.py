@@ -459,7 +459,7 @@ print(f"limit of the formula: t <= {of_72[8].layer_reach}")
 # - At the limit half of the time is lost. Keep tensor parallelism inside one NVLink domain.
 
 # %% [markdown]
-# ### Deeper: the way of note 004
+# ### Deeper: note 004's calculation
 #
 # For LLaMA-2 70B, note 004 asks how many FLOP a GPU does for each byte that it receives:
 #
@@ -748,8 +748,8 @@ check("10.4", [large_h100, large_rtx, small_h100, by_formula])
 # %% [markdown] tags=["exercise"]
 # ### 10.7 Debug: clipped too early
 #
-# To clip gradients one needs the length of the whole model's gradient, the root of the sum of the squares of all its numbers. This function lets each rank
-# square what it has and sums over the ranks, which stands for an all-reduce. On one GPU it is right. On eight the model learns more slowly, as if the limit
+# Clipping needs the length of the whole model's gradient, the root of the sum of the squares of all its numbers. This function lets each rank
+# square what it has and sums over the ranks, in place of an all-reduce. On one GPU it is right. On eight the model learns more slowly, as if the limit
 # were lower. `cut[rank]` has the gradients of a rank's parts of matrices, `whole[rank]` those of norms and of biases after a sum. Fix it.
 
 # %% [raw] tags=["hints"]
@@ -912,7 +912,7 @@ check("10.12", [Gather, SumScatter])
 # not divide the vocabulary the last words are padding, and their logits are $-\infty$. No label is padding, but a rank may have nothing else. `region.sum(x)` is g: the sum over the ranks, through which gradients pass.
 # A maximum is taken in place by `dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)`.
 #
-# The ranks of the region send each other at most three numbers a token, by all-reduce, and none on the way back. `logits` and `labels` stay as they are.
+# The ranks of the region send each other at most three numbers a token, by all-reduce, and none in the backward pass. `logits` and `labels` stay as they are.
 #
 # The check compares the losses with those of one process, then takes scores of some hundreds and a padded vocabulary, then looks at the gradients and counts the messages, also in smaller groups and under sequence parallelism. What passes is kept as
 # `mine/vocabulary.py`; `course demo tp --parts mine` computes its loss with it.
