@@ -9,8 +9,8 @@
 # # 8 ZeRO: three stages and their price
 #
 # You have eight GPUs with 80 GB each, 640 GB in all, and want to train LLaMA-2 7B. Its weights, gradients and
-# optimizer take 108 GB. You start DDP (chapter 7), and it dies in the first update: out of memory. The memory
-# would hold these 108 GB almost six times. Why do they not fit? And what does it cost to make them fit?
+# optimizer take 108 GB. You start DDP (chapter 7), and it dies in the first update: out of memory, although the
+# memory would hold these 108 GB almost six times. Why? And what does it cost to make them fit?
 #
 # After this sitting you can
 #
@@ -378,7 +378,7 @@ for wire in (hardware.NDR, h100.inside):
 assert round(rate / hardware.NDR.bytes_per_s, -2) == 15_900
 
 # %% [markdown]
-# So it helps to gather inside a server. ZeRO++ (Wang et al. 2023, arXiv:2306.10209; DeepSpeed's `zero_hpz_partition_size`) stores a second copy of the weights, cut
+# Gathering inside a server helps. ZeRO++ (Wang et al. 2023, arXiv:2306.10209; DeepSpeed's `zero_hpz_partition_size`) stores a second copy of the weights, cut
 # over the GPUs of one server only. The backward pass then gathers over NVLink, for $2P/8$ more bytes per GPU. HSDP (chapter 9) cuts all states
 # within each server and keeps one copy per server.
 #

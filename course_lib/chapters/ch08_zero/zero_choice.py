@@ -74,7 +74,7 @@ def step_timeline(
     stage that waits.
     """
     whole("zero_stage", zero_stage, least=0, most=3)
-    whole("blocks", blocks)
+    whole("blocks", blocks, least=1, most=1000)
     number("forward_s", forward_s, least=0)
     number("half_s", half_s, least=0)
     if waits and zero_stage != 1:
