@@ -1,12 +1,10 @@
-"""Reads and validates the chapters' texts and the glossary.
+"""Reads and validates the chapters' texts, one for each sitting.
 
-In a chapter an exercise is a markdown cell that begins with `### 5.1 Calculate: GPT-3`, a cell of
-hints, and below it code with `check("5.1", …)`. Its check function is in exercises.py in the same
-folder: a heading without a check function is an error, and so is the reverse. The glossary is one
-table, glossary.tsv.
+An exercise is a markdown cell that begins with `### 5.1 Calculate: GPT-3`, a cell of hints, and
+below it code with `check("5.1", …)`. Its check function is in exercises.py in the same folder: a
+heading without a check function is an error, and so is the reverse.
 """
 
-import csv
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -16,6 +14,7 @@ from course_lib.checking.exercises import Exercise, exercises_at
 from course_lib.checking.submissions.notebook import CHECK_CALL
 from course_lib.checking.texts import DATA_TAGS, HEADING, MARK, Cell, cells_of
 from course_lib.problem import Problem
+from course_lib.sittings import Sitting, sitting_of
 
 ROOMS = Path("course_lib") / "chapters"
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -25,21 +24,24 @@ _LOOKS_LIKE_A_PART = re.compile(r"#.*\b(BEGIN|END) (SOLUTION|GIVEN)")
 
 
 @dataclass(frozen=True)
-class Chapter:
-    """One chapter's file, named like "01_steps_and_batches.py", and its cells."""
+class Text:
+    """The text of one sitting, a file like "09_1_how_fsdp_works.py", and its cells."""
 
     path: Path
     cells: tuple[Cell, ...]
 
     @property
     def name(self) -> str:
-        """The file name without its suffix."""
+        """The file name without its suffix: that of the notebook."""
         return self.path.stem
 
     @property
-    def number(self) -> int:
-        """The number at the start of the file name."""
-        return int(self.name[:2])
+    def sitting(self) -> Sitting:
+        """What the text says of itself. Raises Problem if it says too little."""
+        try:
+            return sitting_of(self.path)
+        except ValueError as error:
+            raise Problem(f"{self.path}:1: {error}") from None
 
     @property
     def has_exercises(self) -> bool:
@@ -55,38 +57,68 @@ class Chapter:
         return self.name.replace("_", " ")
 
 
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter's folder, named like "ch09_fsdp", and the texts in it."""
+
+    path: Path
+    texts: tuple[Text, ...]
+
+    @property
+    def name(self) -> str:
+        """That of its exercises: "09_fsdp"."""
+        return self.path.name.removeprefix("ch")
+
+    @property
+    def number(self) -> int:
+        """The number at the start of the name."""
+        return int(self.name[:2])
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells of all its texts."""
+        return tuple(cell for text in self.texts for cell in text.cells)
+
+    @property
+    def has_exercises(self) -> bool:
+        """Whether one of its texts has."""
+        return any(text.has_exercises for text in self.texts)
+
+
 def solved_here(cell: Cell) -> bool:
     """Whether the cell has a solution, or code that only the unsolved exercise shows."""
     return cell.kind == "code" and (BEGIN in cell.source or GIVEN_BEGIN in cell.source)
 
 
-def read_chapter(path: Path) -> Chapter:
-    """Read a chapter. Raises Problem with file and line if it breaks a rule."""
+def read_text(path: Path) -> Text:
+    """Read a text. Raises Problem with file and line if it breaks a rule."""
     text = path.read_text(encoding="utf-8")
+    if not re.match(r"\d\d_\w+$", path.stem) or path.stem[:2] != path.parent.name[2:4]:
+        raise Problem(f"{path}:1: a text is named like ch01_steps/01_1_steps.py: rename it")
     _require_marks(path, text)
     cells = tuple(cells_of(text))
     if not cells or cells[0].line > 1:
         raise Problem(f"{path}:1: text stands before the first cell: start with `# %% [markdown]`")
-    return Chapter(path, cells)
+    return Text(path, cells)
 
 
 def read_chapters(root: Path) -> list[Chapter]:
-    """Read the text of each chapter's folder, such as ch01_steps/01_steps.py, by number.
+    """Read the texts in each chapter's folder, such as ch01_steps/01_1_steps.py, by number.
 
-    Raises Problem for a duplicate number, a bad name, or a chapter that breaks a rule.
+    Raises Problem for a duplicate number, a bad name, or a text that breaks a rule.
     """
-    paths = sorted((root / ROOMS).glob("*/[0-9]*.py"))
-    if not paths:
+    found: dict[str, Chapter] = {}
+    for room in sorted((root / ROOMS).glob("ch*/")):
+        paths = sorted(room.glob("[0-9]*.py"))
+        if not paths:
+            continue
+        if room.name[:4] in found:
+            other = found[room.name[:4]].path.name
+            raise Problem(f"{room}: {other} has this number too: renumber one of them")
+        found[room.name[:4]] = Chapter(room, tuple(map(read_text, paths)))
+    if not found:
         raise Problem(f"{root / ROOMS} has no chapters: run this in the course's repository")
-    seen: dict[str, Path] = {}
-    for path in paths:
-        if not re.match(r"\d\d_\w+$", path.stem):
-            raise Problem(f"{path}:1: a chapter is named like 01_steps.py: rename it")
-        if path.stem[:2] in seen:
-            other = seen[path.stem[:2]].name
-            raise Problem(f"{path}:1: {other} has number {path.stem[:2]} too: renumber one of them")
-        seen[path.stem[:2]] = path
-    return [read_chapter(path) for path in paths]
+    return list(found.values())
 
 
 def _require_marks(path: Path, text: str) -> None:
@@ -113,7 +145,7 @@ def _require_marks(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """One exercise of a chapter: its id, `file:line` of its heading, and the code cells below."""
+    """One exercise: its id, `file:line` of its heading, and the code cells below."""
 
     id: str
     where: str
@@ -121,14 +153,14 @@ class _Part:
 
 
 def with_exercises(chapter: Chapter, root: Path) -> Chapter:
-    """Validate the chapter's exercises; return it without the cells of hints and quiz questions.
+    """Validate the chapter's exercises; return it without the raw cells of data.
 
     Raises Problem with exercise and file if an exercise has no heading, no check or no check
     function, or if an id is used twice.
     """
-    checks = chapter.path.with_name("exercises.py").relative_to(root)
+    checks = (chapter.path / "exercises.py").relative_to(root)
     known = _registered(root, checks)
-    parts = _parts(chapter)
+    parts = [part for text in chapter.texts for part in _parts(text, chapter.number)]
     _require_once([part.id for part in parts], chapter.path)
     for part in parts:
         if part.id not in known:
@@ -139,7 +171,11 @@ def with_exercises(chapter: Chapter, root: Path) -> Chapter:
         if key not in {part.id for part in parts}:
             remedy = f"add a markdown cell that begins with `### {key}`"
             raise Problem(f"{checks}: exercise {key} is missing from {chapter.path}: {remedy}")
-    return replace(chapter, cells=tuple(c for c in chapter.cells if not DATA_TAGS & {*c.tags}))
+    return replace(chapter, texts=tuple(map(_without_data, chapter.texts)))
+
+
+def _without_data(text: Text) -> Text:
+    return replace(text, cells=tuple(c for c in text.cells if not DATA_TAGS & {*c.tags}))
 
 
 def _registered(root: Path, checks: Path) -> dict[str, Exercise]:
@@ -157,11 +193,11 @@ def _require_once(keys: list[str], path: Path) -> None:
             raise Problem(f"{path}: exercise {key} is there {count} times: renumber the others")
 
 
-def _parts(chapter: Chapter) -> list[_Part]:
-    """The exercises of a chapter, each with the code cells up to the next heading."""
+def _parts(text: Text, chapter: int) -> list[_Part]:
+    """The exercises of a text, each with the code cells up to the next heading."""
     parts: list[_Part] = []
-    for cell in chapter.cells:
-        where = f"{chapter.path}:{cell.line}"
+    for cell in text.cells:
+        where = f"{text.path}:{cell.line}"
         if solved_here(cell) and "exercise" not in cell.tags:
             raise Problem(f'{where}: a solution outside an exercise: add tags=["exercise"]')
         if heading := _heading(cell):
@@ -169,7 +205,7 @@ def _parts(chapter: Chapter) -> list[_Part]:
         elif cell.kind == "code" and parts:
             parts[-1].code.append(cell)
         elif solved_here(cell) or (cell.kind == "code" and CHECK_CALL.search(cell.source)):
-            remedy = f"add a markdown cell that begins with `### {chapter.number}.1 Calculate: `"
+            remedy = f"add a markdown cell that begins with `### {chapter}.1 Calculate: `"
             raise Problem(f"{where}: this exercise has no heading: {remedy}")
     return parts
 
@@ -194,58 +230,3 @@ def _require_check(part: _Part) -> None:
     if unchecked or not checked:
         remedy = f'add `check("{part.id}", …)` below it'
         raise Problem(f"{part.where}: exercise {part.id} has no check: {remedy}")
-
-
-# --- The glossary ---------------------------------------------------------------------------------
-
-TABLE = ROOMS / "glossary.tsv"
-_COLUMNS = ["chapter", "term", "中文", "meaning", "又作"]  # the last one is optional
-
-
-@dataclass(frozen=True)
-class Term:
-    """One row: the chapter that introduces the term, its name in English and Chinese, its meaning.
-
-    `also`: another Chinese name, used in the notes or elsewhere.
-    """
-
-    chapter: int
-    english: str
-    chinese: str
-    meaning: str
-    also: str = ""
-
-
-def read_terms(root: Path) -> list[Term]:
-    """The rows of the table, in order. Raises Problem for an incomplete row."""
-    with open(root / TABLE, encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    if rows[:1] != [_COLUMNS]:
-        raise Problem(
-            f"{TABLE}:1: the columns must be {', '.join(_COLUMNS)}: correct the first line"
-        )
-    for number, row in enumerate(rows[1:], start=2):
-        complete = len(row) in (len(_COLUMNS) - 1, len(_COLUMNS)) and all(row)
-        if not complete or not row[0].isdigit():
-            raise Problem(
-                f"{TABLE}:{number}: write chapter, term, 中文, meaning, maybe 又作 between tabs"
-            )
-    return [Term(int(chapter), *rest) for chapter, *rest in rows[1:]]
-
-
-def glossary(root: Path, names: dict[int, str]) -> Chapter:
-    """The glossary as a chapter of one cell; `names` maps chapter numbers to notebook names."""
-    lines = [
-        "# Glossary (术语表)",
-        "",
-        "The terms of the course, with the chapter that explains them first.",
-        "",
-        "| term | 中文 | meaning | chapter |",
-        "|---|---|---|---|",
-    ]
-    for term in sorted(read_terms(root), key=lambda term: term.english.casefold()):
-        name = names.get(term.chapter)
-        link = f"[{term.chapter}]({name}.ipynb)" if name else str(term.chapter)
-        chinese = f"{term.chinese} (又作 {term.also})" if term.also else term.chinese
-        lines.append(f"| {term.english} | {chinese} | {term.meaning} | {link} |")
-    return Chapter(root / ROOMS / "glossary.py", (Cell("markdown", "\n".join(lines), 1),))

@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.building.chapters import (
-    ROOMS,
-    TABLE,
-    glossary,
-    read_chapters,
-    with_exercises,
-)
-from course_lib.building.notebooks import render, sources_sha
+from course_lib.building.chapters import ROOMS, read_chapters, with_exercises
+from course_lib.building.notebooks import render, render_page, sources_sha
+from course_lib.building.pages import pages
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -71,15 +66,16 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
 
 
 def expected(root: Path) -> dict[Path, str]:
-    """{path: text} of every notebook built from the chapters and the glossary."""
+    """{path: text} of every notebook built from the chapters and the tables."""
     chapters = [with_exercises(chapter, root) for chapter in read_chapters(root)]
-    if (root / TABLE).exists():
-        chapters.append(glossary(root, {chapter.number: chapter.name for chapter in chapters}))
-    return {
-        root / folder / f"{chapter.name}.ipynb": text
+    found = {
+        root / path: text
         for chapter in chapters
-        for folder, text in render(chapter, chapters).items()
+        for path, text in render(chapter, chapters).items()
     }
+    for page in pages(root, chapters):
+        found[root / "notebooks" / f"{page.name}.ipynb"] = render_page(page)
+    return found
 
 
 def _examined(root: Path) -> Iterator[tuple[Outcome, str]]:
@@ -90,8 +86,7 @@ def _examined(root: Path) -> Iterator[tuple[Outcome, str]]:
         if not path.exists():
             yield Outcome(path, "missing", BUILD), text
         elif not untouched(notebook):
-            source = TABLE.name if path.stem == TABLE.stem else f"ch{path.stem}/{path.stem}.py"
-            remedy = f"move the edit to {ROOMS / source}, delete this notebook, then {BUILD}"
+            remedy = f"move the edit to the text in {ROOMS}, delete this notebook, then {BUILD}"
             yield Outcome(path, "edited", remedy), text
         elif _same_cells(notebook, json.loads(text)):
             yield Outcome(path, "current"), text

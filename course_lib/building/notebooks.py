@@ -1,7 +1,8 @@
-"""Turns a chapter into the text of its notebooks, deterministically.
+"""Turns a chapter's texts into the JSON of notebooks, deterministically.
 
-Cells tagged `exercise` go to exercises/ and solutions/, cells tagged `both` to all three folders,
-all others to notebooks/ only. Each notebook begins and ends with a line of links.
+Each text becomes a notebook in notebooks/. Its cells tagged `exercise` go to the chapter's one file
+in exercises/ and in solutions/ instead; cells tagged `both` go to all three. A notebook begins and
+ends with a line of links, and says how long it takes.
 """
 
 import ast
@@ -9,20 +10,26 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter
-from course_lib.checking.texts import Cell
+from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter, Text
+from course_lib.checking.texts import HEADING, Cell
+from course_lib.outline import CHAPTERS
+from course_lib.problem import Problem
+from course_lib.sittings import Sitting, Task, deeper_parts, reading_minutes
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
     r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
 )
 _ROUTING_TAGS = {"exercise", "both"}
+_OUR_TAGS = _ROUTING_TAGS | {"drawing"}
 # The first line of a folded cell, which JupyterLab still shows.
 FOLD = "# Run this first: imports for the cells below"
+FOLD_DRAWING = "# Draws what is below"
+FOLD_ANSWER = "# Compares with your prediction: run this, and unfold it afterwards"
 # The metadata that JupyterLab writes: if it has to add any, the notebook looks unsaved when opened.
 # `course lab` adds the version of Python.
 _PYTHON = {
@@ -80,33 +87,127 @@ def solved(source: str) -> str:
 
 
 def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
-    """{folder: text} of the chapter's notebooks, with links to its neighbours in `chapters`.
+    """{path: text} of a chapter's notebooks, such as "notebooks/09_2_fsdp2_in_practice.ipynb"."""
+    links = Links(chapters)
+    found = {}
+    for text in chapter.texts:
+        cells = [_folded(cell) for cell in text.cells if "exercise" not in cell.tags]
+        if cells:
+            cells = _with_plan(_with_deeper(cells, text.sitting), text.sitting, chapter)
+            own = [*cells, *_now_you(text.sitting, chapter)]
+            found[f"notebooks/{text.name}.ipynb"] = links.notebook(own, text, chapter)
+    for folder, change in (("exercises", unsolved), ("solutions", solved)):
+        if chapter.has_exercises:
+            cells = [_title_cell(chapter, folder)]
+            for text in chapter.texts:
+                cells += _exercise_cells(text, chapter, change)
+            found[f"{folder}/{chapter.name}.ipynb"] = links.notebook(cells, folder, chapter)
+    return found
 
-    A chapter without exercises has only the one in notebooks/.
-    """
-    parts = {"notebooks": [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]}
-    if chapter.has_exercises:
-        routed = [cell for cell in chapter.cells if _ROUTING_TAGS & set(cell.tags)]
-        for folder, change in (("exercises", unsolved), ("solutions", solved)):
-            cells = [replace(cell, source=change(cell.source)) for cell in routed]
-            parts[folder] = [_title_cell(chapter, folder), *cells]
-    texts = {}
-    for folder, cells in parts.items():
-        links = [cell for cell in [bar(chapters, chapter, folder)] if cell.source]
-        linked = [
-            replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell
-            for cell in cells
-        ]
-        texts[folder] = _notebook(chapter, [*links, *linked, *links])
-    return texts
+
+def render_page(page: Text) -> str:
+    """The text of a page that belongs to no chapter."""
+    return _notebook(page.name, [_with_papers(cell) for cell in page.cells])
+
+
+def _exercise_cells(text: Text, chapter: Chapter, change: Callable[[str], str]) -> list[Cell]:
+    """The cells of a text for exercises/ or solutions/, under its title if there are several."""
+    routed = [cell for cell in text.cells if _ROUTING_TAGS & set(cell.tags)]
+    tasks = {task.id: task for task in text.sitting.exercises}
+    cells = [_rated(replace(cell, source=change(cell.source)), tasks) for cell in routed]
+    if cells and sum(each.has_exercises for each in chapter.texts) > 1:
+        title = Cell("markdown", f"## {text.sitting.title}", 0)
+        cells.insert(1 if cells[0].kind == "code" else 0, title)
+    return cells
+
+
+def _rated(cell: Cell, tasks: dict[str, Task]) -> Cell:
+    """An exercise's heading with a line on its importance, difficulty and time below."""
+    heading = HEADING.match(cell.source) if cell.kind == "markdown" else None
+    if not heading or heading[1] not in tasks:
+        return cell
+    head, _, rest = cell.source.partition("\n")
+    return replace(cell, source=f"{head}\n\n*{_rating(tasks[heading[1]])}*\n{rest}")
+
+
+def _rating(of: Task | Sitting, alone: str = "") -> str:
+    parts = [f"importance {of.importance} of 5", f"difficulty {of.difficulty} of 5"]
+    parts += ["better in a group"] if of.group else [alone] * bool(alone)
+    if isinstance(of, Task):
+        parts.append(f"about {rounded(of.minutes)} min")
+    return " · ".join(parts)
+
+
+def rounded(minutes: float) -> int:
+    """Minutes to the next five."""
+    return max(5, 5 * round(minutes / 5))
+
+
+def _with_plan(cells: list[Cell], sitting: Sitting, chapter: Chapter) -> list[Cell]:
+    """The first markdown cell with a line below its title: place, time, importance."""
+    titles = {entry.number: entry.title for entry in CHAPTERS}
+    thread = [text.sitting for text in chapter.texts if not text.sitting.is_deeper]
+    place = f"Chapter {chapter.number}, {titles.get(chapter.number, sitting.title)}"
+    if sitting.is_deeper:
+        place += ": deeper, optional"
+    elif len(thread) > 1:
+        place += f": sitting {thread.index(sitting) + 1} of {len(thread)}"
+    minutes = f"about {rounded(sitting.reading)} min"
+    if sitting.folded:
+        minutes += f" ({rounded(sitting.folded)} more for the folded parts)"
+    head, _, rest = cells[0].source.partition("\n")
+    line = f"*{place} · {minutes} · {_rating(sitting)}*"
+    return [replace(cells[0], source=f"{head}\n\n{line}\n{rest}"), *cells[1:]]
+
+
+def _with_deeper(cells: list[Cell], sitting: Sitting) -> list[Cell]:
+    """Fold the parts that a first reader can leave out, and say so in their headings."""
+    minutes = {
+        part[0].line: rounded(reading_minutes(part, sitting.difficulty))
+        for part in deeper_parts(cells)
+    }
+    found = []
+    for cell in cells:
+        if cell.line in minutes:
+            head, _, rest = cell.source.partition("\n")
+            folded = {**cell.metadata, "jp-MarkdownHeadingCollapsed": True}
+            head = f"{head} · optional · {minutes[cell.line]} min"
+            cell = replace(cell, source=f"{head}\n{rest}".rstrip("\n"), metadata=folded)
+        found.append(cell)
+    return found
+
+
+def _now_you(sitting: Sitting, chapter: Chapter) -> list[Cell]:
+    """A cell that lists the exercises of a sitting; none if it has none."""
+    if not sitting.exercises:
+        return []
+    lines = [
+        f"**Now you:** open [the exercises](../exercises/{chapter.name}.ipynb).",
+        "",
+        "| exercise | importance | difficulty | about |",
+        "|---|---|---|---|",
+    ]
+    for task in sitting.exercises:
+        title = f"{task.id} {task.kind.capitalize()}: {task.title}"
+        times = f"{rounded(task.minutes)} min"
+        lines.append(f"| {title} | {task.importance} of 5 | {task.difficulty} of 5 | {times} |")
+    return [Cell("markdown", "\n".join(lines), 0)]
 
 
 def _folded(cell: Cell) -> Cell:
-    """Fold a cell that only imports and sets up, so that it shows one line until it is opened."""
-    if cell.kind != "code" or "import" not in cell.source or not _only_prepares(cell.source):
+    """Fold a cell that prepares, draws, or holds an answer, so that it shows one line."""
+    if cell.kind != "code":
         return cell
-    folded = {**cell.metadata, "jupyter": {"source_hidden": True}}
-    return replace(cell, source=f"{FOLD}\n{cell.source}", metadata=folded)
+    if "drawing" in cell.tags:
+        first = FOLD_DRAWING
+    elif "yours=" in cell.source and "expect(" in cell.source:
+        first = FOLD_ANSWER
+    elif "import" in cell.source and _only_prepares(cell.source):
+        first = FOLD
+    else:
+        return cell
+    metadata = {**cell.metadata, "jupyter": {"source_hidden": True}}
+    return replace(cell, source=f"{first}\n{cell.source}", metadata=metadata)
 
 
 def _only_prepares(source: str) -> bool:
@@ -128,8 +229,9 @@ def _sets_up(statement: ast.stmt) -> bool:
 
 def _title_cell(chapter: Chapter, folder: str) -> Cell:
     name = f"{chapter.name}.ipynb"
-    text = f"# {folder.capitalize()}: {chapter.title}\n\n"
-    text += f"From the chapter [{chapter.title}](../notebooks/{name}).\n"
+    titles = {entry.number: entry.title for entry in CHAPTERS}
+    title = titles.get(chapter.number, chapter.texts[0].title)
+    text = f"# {folder.capitalize()}: {chapter.number} {title}\n\n"
     if folder == "solutions":
         text += f"The unsolved ones are in [exercises/{name}](../exercises/{name}): try them first."
     else:
@@ -144,7 +246,7 @@ Worked answers are in [solutions/{name}](../solutions/{name})."""
     return Cell("markdown", text, 0)
 
 
-def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
+def _notebook(name: str, cells: list[Cell]) -> str:
     counts: Counter[str] = Counter()
     rendered = []
     for cell in cells:
@@ -156,7 +258,7 @@ def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
         "cells": rendered,
         "metadata": {
             "course": {
-                "chapter": chapter.name,
+                "chapter": name,
                 "folded": [cell["id"] for cell in rendered if "jupyter" in cell["metadata"]],
                 "sources_sha": sources_sha(rendered),
             },
@@ -177,7 +279,7 @@ def sources_sha(cells: list[dict[str, Any]]) -> str:
 
 def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
     metadata = {key: value for key, value in cell.metadata.items() if key != "tags"}
-    if tags := [tag for tag in cell.tags if tag not in _ROUTING_TAGS]:
+    if tags := [tag for tag in cell.tags if tag not in _OUR_TAGS]:
         metadata["tags"] = tags
     data = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}
     data["source"] = cell.source.splitlines(keepends=True)
@@ -196,32 +298,72 @@ def with_papers(text: str) -> str:
     return _PAPER.sub(_linked, text)
 
 
+def _with_papers(cell: Cell) -> Cell:
+    return replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell
+
+
 def _linked(match: re.Match[str]) -> str:
     number = match["number"]
     return f"[{match[0]}](https://arxiv.org/abs/{number})" if number else match[0]
 
 
-def bar(chapters: Sequence[Chapter], chapter: Chapter, folder: str) -> Cell:
-    """A line of links: previous chapter, this one, its exercises, solutions, next chapter.
+class Links:
+    """The links between the notebooks of `chapters`."""
 
-    `folder` is that of the notebook with the line; in it, the notebook itself is in bold.
-    """
-    index = [each.name for each in chapters].index(chapter.name)
-    parts = []
-    if index:
-        parts.append(_link(f"← {chapters[index - 1].title}", chapters[index - 1], folder))
-    if chapter.has_exercises:
-        for target, words in _FOLDERS.items():
-            here = target == folder
-            parts.append(f"**{words}**" if here else _link(words, chapter, folder, target))
-    if index + 1 < len(chapters):
-        parts.append(_link(f"{chapters[index + 1].title} →", chapters[index + 1], folder))
-    return Cell("markdown", " · ".join(parts), 0)
+    def __init__(self, chapters: Sequence[Chapter]) -> None:
+        self.texts = [text for chapter in chapters for text in chapter.texts]
+        self.thread = [text for text in self.texts if not text.sitting.is_deeper]
+        self.names = {f"{each.number:02}": each.texts[0].name for each in chapters}
+        self.names |= {text.name[:4]: text.name for text in self.texts if text.name[3].isdigit()}
+
+    def notebook(self, cells: list[Cell], here: Text | str, chapter: Chapter) -> str:
+        """The JSON of a notebook with these cells; `here`: its text, "exercises" or "solutions"."""
+        bar = self.bar(here, chapter)
+        ends = [bar] if bar.source else []
+        name = here.name if isinstance(here, Text) else chapter.name
+        linked = [self._resolved(_with_papers(cell)) for cell in cells]
+        return _notebook(name, [*ends, *linked, *ends])
+
+    def _resolved(self, cell: Cell) -> Cell:
+        """Targets such as (09) and (09_2) become the names of notebooks."""
+        if cell.kind != "markdown":
+            return cell
+
+        def named(match: re.Match[str]) -> str:
+            if match[1] not in self.names:
+                raise Problem(f"a link leads to {match[1]}, which no text is called: correct it")
+            return f"]({self.names[match[1]]}.ipynb)"
+
+        return replace(cell, source=re.sub(r"\]\((\d\d(?:_\d)?)\)", named, cell.source))
+
+    def bar(self, here: Text | str, chapter: Chapter) -> Cell:
+        """A line of links: previous sitting, those of this chapter, exercises, solutions, next one.
+
+        The notebook with the line is in bold.
+        """
+        own = [text for text in chapter.texts if text in self.thread]
+        first = self.thread.index(here if here in own else own[0])
+        last = self.thread.index(here if here in own else own[-1])
+        folder = here if isinstance(here, str) else "notebooks"
+        parts = [_link(f"← {text.title}", text.name, folder) for text in self.thread[:first][-1:]]
+        for text in chapter.texts if chapter.has_exercises or len(chapter.texts) > 1 else ():
+            words = _short(text, chapter)
+            parts.append(f"**{words}**" if text is here else _link(words, text.name, folder))
+        for target in ("exercises", "solutions") if chapter.has_exercises else ():
+            same = target == here
+            parts.append(f"**{target}**" if same else _link(target, chapter.name, folder, target))
+        parts += [
+            _link(f"{text.title} →", text.name, folder) for text in self.thread[last + 1 :][:1]
+        ]
+        return Cell("markdown", " · ".join(parts), 0)
 
 
-_FOLDERS = {"notebooks": "chapter", "exercises": "exercises", "solutions": "solutions"}
+def _short(text: Text, chapter: Chapter) -> str:
+    if len(chapter.texts) == 1:
+        return "chapter"
+    return "deeper" if text.sitting.is_deeper else text.sitting.number
 
 
-def _link(words: str, chapter: Chapter, source: str, target: str = "notebooks") -> str:
+def _link(words: str, name: str, source: str, target: str = "notebooks") -> str:
     path = "" if source == target else f"../{target}/"
-    return f"[{words}]({path}{chapter.name}.ipynb)"
+    return f"[{words}]({path}{name}.ipynb)"

@@ -11,7 +11,7 @@ from course_lib.checking.exercises import Exercise, Unanswered, Wrong
 from course_lib.checking.helpers import described, require_answer
 from course_lib.checking.own_work import following, learners_line
 from course_lib.checking.races import Race
-from course_lib.checking.texts import asked, text_of
+from course_lib.checking.texts import asked, room_of
 from course_lib.mine import BY_FILE
 
 _EMPTY = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
@@ -65,8 +65,8 @@ def build(
                 raised = f"{type(error).__name__}: {error}"
                 raise Wrong(f"{where}: {line} raised {raised}") from None
 
-    text = text_of(int(part.build.partition(".")[0]))
-    return Exercise(part.build, *asked(part.build, text), check, part=file, race=race)
+    room = room_of(int(part.build.partition(".")[0]))
+    return Exercise(part.build, *asked(part.build, room)[:3], check, part=file, race=race)
 
 
 def _by_name(answer: Any, names: tuple[str, ...]) -> SimpleNamespace:

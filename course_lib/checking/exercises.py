@@ -80,13 +80,13 @@ def exercise(
 ) -> Callable[[Callable[[Any], None]], Exercise]:
     """Decorator that turns a check function in a chapter's module into an `Exercise`.
 
-    Kind, title and hints come from the chapter's text in the same folder. Raises ValueError if that
-    text does not have the exercise, and as `Exercise` does.
+    Kind, title and hints come from the chapter's texts in the same folder. Raises ValueError if no
+    text has the exercise, and as `Exercise` does.
     """
 
     def declared(check: Callable[[Any], None]) -> Exercise:
-        text = next(Path(check.__code__.co_filename).parent.glob("[0-9][0-9]_*.py"))
-        return Exercise(id, *asked(id, text), check, verdict=verdict)
+        room = Path(check.__code__.co_filename).parent
+        return Exercise(id, *asked(id, room)[:3], check, verdict=verdict)
 
     return declared
 

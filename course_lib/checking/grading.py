@@ -19,7 +19,7 @@ from course_lib.checking.exercises import (
 )
 from course_lib.checking.own_work import learners_line, noted
 from course_lib.checking.submissions.answers import hand_over, is_graded
-from course_lib.checking.texts import Question, questions, text_of
+from course_lib.checking.texts import Question, questions, room_of
 from course_lib.checking.values import to_builtin
 from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem
@@ -250,7 +250,7 @@ def questions_of(chapter: int | str) -> tuple[Question, ...]:
     """The quiz of a chapter. Raises ValueError if the chapter is unknown or has no quiz."""
     if not str(chapter).isdecimal():
         raise ValueError(f'chapter {chapter!r} is not a number: write quiz("1")')
-    found = questions(text_of(int(chapter)))
+    found = questions(room_of(int(chapter)))
     if not found:
         raise ValueError(f"chapter {chapter} has no quiz: choose another chapter")
     return found

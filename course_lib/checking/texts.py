@@ -1,4 +1,4 @@
-"""Parses a chapter's text: cells, exercises (kind, title, hints) and the questions of its quiz.
+"""Parses the texts of a chapter, one for each sitting: cells, exercises and questions of the quiz.
 
     # %% [markdown] tags=["exercise"]
     # ### 7.1 Calculate: fits on one GPU, dies on two
@@ -6,6 +6,7 @@
     # GPT-2 with 1,557,611,200 parameters …
 
     # %% [raw] tags=["hints"]
+    # importance 4, difficulty 2
     # What does a rank of DDP hold that one process without DDP does not?
     # AdamW in fp32 needs 16 bytes a parameter.
 
@@ -15,7 +16,7 @@
     # [ ] once an epoch
     # Why: After one update with different gradients the replicas would differ.
 
-Each line of a hints cell is one hint. Cells of hints and questions are not copied to notebooks.
+Each further line of a hints cell is one hint. Raw cells with data are not copied to notebooks.
 """
 
 import json
@@ -29,7 +30,8 @@ from typing import Any, NamedTuple
 from course_lib import chapters as rooms
 from course_lib.checking import progress
 
-DATA_TAGS = frozenset({"hints", "quiz"})
+TEXTS = "[0-9][0-9]_*.py"
+DATA_TAGS = frozenset({"hints", "quiz", "sitting"})
 HEADING = re.compile(r"### (\d+\.\d+) (\w+): (.+)")
 MARK = re.compile(r"^# %%(?: \[(\w+)\])?(?: tags=(\[.*\]))?$", re.M)
 
@@ -64,34 +66,45 @@ def cells_of(text: str) -> Iterator[Cell]:
 
 
 class Asked(NamedTuple):
-    """An exercise's kind, title and hints."""
+    """An exercise's kind, title and hints; importance and difficulty from 1 to 5.
+
+    `group`: better done with others.
+    """
 
     kind: str
     title: str
     hints: tuple[str, ...]
+    importance: int = 3
+    difficulty: int = 3
+    group: bool = False
 
 
-def text_of(chapter: int) -> Path:
-    """The path of a chapter's text. Raises ValueError if there is no such chapter."""
-    for path in rooms.files("[0-9][0-9]_*.py").values():
+def room_of(chapter: int) -> Path:
+    """The folder of a chapter. Raises ValueError if there is no such chapter."""
+    for path in rooms.files(TEXTS).values():
         if int(path.name[:2]) == chapter:
-            return path
+            return path.parent
     raise ValueError(
         f"chapter {chapter} has no text: choose one of {', '.join(map(str, rooms.rooms()))}"
     )
 
 
-def asked(exercise_id: str, text: Path) -> Asked:
-    """Kind, title and hints of an exercise. Raises ValueError if the text does not have it."""
-    exercises = _exercises(text.read_text(encoding="utf-8"))
-    if exercise_id not in exercises:
-        remedy = f"write `### {exercise_id} Calculate: a title` and a cell of hints"
-        raise ValueError(f"exercise {exercise_id} is missing from {text.name}: {remedy}")
-    return exercises[exercise_id]
+def asked(exercise_id: str, room: Path) -> Asked:
+    """The data of an exercise. Raises ValueError if no text in the folder `room` has it."""
+    for text in sorted(room.glob(TEXTS)):
+        exercises = asked_in(text.read_text(encoding="utf-8"))
+        if exercise_id in exercises:
+            return exercises[exercise_id]
+    remedy = f"write `### {exercise_id} Calculate: a title` and a cell of hints"
+    raise ValueError(f"exercise {exercise_id} is missing from {room.name}: {remedy}")
 
 
-@lru_cache(maxsize=32)
-def _exercises(text: str) -> dict[str, Asked]:
+_RATED = re.compile(r"importance ([1-5]), difficulty ([1-5])(, group)?")
+
+
+@lru_cache(maxsize=64)
+def asked_in(text: str) -> dict[str, Asked]:
+    """{id: data} of the exercises in a text, in its order."""
     found: dict[str, Asked] = {}
     last = ""
     for cell in cells_of(text):
@@ -99,8 +112,17 @@ def _exercises(text: str) -> dict[str, Asked]:
             last, kind, title = heading.groups()
             found[last] = Asked(kind.lower(), title, ())
         elif "hints" in cell.tags and last:
-            found[last] = found[last]._replace(hints=tuple(filter(None, cell.source.split("\n"))))
+            found[last] = _with_hints(found[last], cell.source)
     return found
+
+
+def _with_hints(exercise: Asked, source: str) -> Asked:
+    first, *rest = filter(None, source.split("\n"))
+    rated = _RATED.fullmatch(first)
+    if rated is None:
+        return exercise._replace(hints=(first, *rest))
+    importance, difficulty = int(rated[1]), int(rated[2])
+    return Asked(exercise.kind, exercise.title, (*rest,), importance, difficulty, bool(rated[3]))
 
 
 # --- The quiz -------------------------------------------------------------------------------------
@@ -128,9 +150,11 @@ class Question:
             raise ValueError(f"why must explain the answer to {self.text!r}: give one sentence")
 
 
-def questions(text: Path) -> tuple[Question, ...]:
+def questions(room: Path) -> tuple[Question, ...]:
     """The quiz of a chapter, () if it has none. Raises ValueError for an invalid question."""
-    cells = cells_of(text.read_text(encoding="utf-8"))
+    cells = [
+        cell for text in sorted(room.glob(TEXTS)) for cell in cells_of(text.read_text("utf-8"))
+    ]
     parts = [part for cell in cells if "quiz" in cell.tags for part in cell.source.split("\n\n")]
     return tuple(_question(part.split("\n")) for part in parts)
 

@@ -1,4 +1,4 @@
-"""Starts JupyterLab at the first notebook, configured for responsive sliders."""
+"""Starts JupyterLab at the next notebook of the learner's route, configured for fast sliders."""
 
 import importlib.util
 import os
@@ -54,12 +54,21 @@ def _is_clone(folder: Path) -> bool:
     return (folder / FIRST).is_file() and (folder / "course_lib").is_dir()
 
 
-def command(root: Path, port: int | None, browser: bool) -> list[str]:
-    """The command line that starts JupyterLab at the first notebook with this Python."""
+def next_notebook(root: Path) -> str:
+    """The notebook that comes next on the learner's route; at the beginning and end the first."""
+    from course_lib.checking import report
+
+    at = report.summary()["route"]
+    name = f"notebooks/{at['next']}.ipynb"
+    return name if at["done"] and at["next"] and (root / name).is_file() else FIRST
+
+
+def command(root: Path, port: int | None, browser: bool, notebook: str = FIRST) -> list[str]:
+    """The command line that starts JupyterLab at a notebook with this Python."""
     arguments = [
         *(sys.executable, "-m", "jupyter", "lab"),
         f"--ServerApp.root_dir={root}",
-        f"--LabApp.default_url=/lab/tree/{FIRST}",
+        f"--LabApp.default_url=/lab/tree/{notebook}",
         f"--ServerApp.kernel_websocket_connection_class={PROMPT}",
         f"--ServerApp.contents_manager_class={CONTENTS}",
         f"--LabApp.extra_labextensions_path={STYLE}",
@@ -137,7 +146,7 @@ def open_lab(port: int | None = None, browser: bool = True) -> int:
         browser = False
         print("No browser was found: open the address that Jupyter prints below in one.")
     print(f"The course in {root}")
-    arguments = command(root, port, browser)
+    arguments = command(root, port, browser, next_notebook(root))
     sys.stdout.flush()
     if os.name == "posix":
         # JupyterLab replaces this process, so that ending it leaves nothing behind.

@@ -2,7 +2,7 @@
 
 import argparse
 
-ABOUT = "open JupyterLab at the first notebook"
+ABOUT = "open JupyterLab at the notebook that comes next"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

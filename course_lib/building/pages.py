@@ -1,0 +1,62 @@
+"""The two pages that are built from tables: the glossary, and the words of the notes."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from course_lib.building.chapters import ROOMS, Chapter, Text
+from course_lib.checking.texts import Cell
+from course_lib.finding import NOTES, Section, Term, read_notes, read_terms, sections, teaching
+
+_NUMBER = re.compile(r"(?<![\d.])\d{1,2}(?:\.\d{1,2})?(?![\d.])")
+
+
+def pages(root: Path, chapters: Sequence[Chapter]) -> list[Text]:
+    """The glossary and "From the notes", each a text of one cell; none if there are no tables."""
+    if not (root / ROOMS / NOTES).exists():
+        return []
+    known = list(sections(text.path for chapter in chapters for text in chapter.texts))
+    names = {chapter.number: chapter.texts[0].name for chapter in chapters}
+    return [
+        _page(root, "glossary", _glossary(read_terms(root / ROOMS), known, names)),
+        _page(root, "from_the_notes", _from_the_notes(root, known, names)),
+    ]
+
+
+def _page(root: Path, name: str, lines: list[str]) -> Text:
+    return Text(root / ROOMS / f"{name}.py", (Cell("markdown", "\n".join(lines), 1),))
+
+
+def _glossary(terms: list[Term], known: list[Section], names: dict[int, str]) -> list[str]:
+    lines = [
+        "# Glossary (术语表)",
+        "",
+        "The terms of the course, with the section that explains them first.",
+        "",
+        "| term | 中文 | meaning | section |",
+        "|---|---|---|---|",
+    ]
+    for term in sorted(terms, key=lambda term: term.english.casefold()):
+        section, name = teaching(term, known), names.get(term.chapter)
+        chapter = f"[{term.chapter}]({name}.ipynb)" if name else str(term.chapter)
+        chinese = f"{term.chinese} (又作 {term.also})" if term.also else term.chinese
+        link = section.link if section else chapter
+        lines.append(f"| {term.english} | {chinese} | {term.meaning} | {link} |")
+    return lines
+
+
+def _from_the_notes(root: Path, known: list[Section], names: dict[int, str]) -> list[str]:
+    links = {str(number): f"[{number}]({name}.ipynb)" for number, name in names.items()}
+    links |= {section.number: section.link for section in reversed(known)}
+    lines = [
+        "# From the notes (笔记索引)",
+        "",
+        "Where the course teaches what the five notes say. Chapter 0 introduces them.",
+        "",
+        "| note | words of the note | section | the course's word |",
+        "|---|---|---|---|",
+    ]
+    for row in read_notes(root / ROOMS):
+        where = _NUMBER.sub(lambda match: links.get(match[0], match[0]), row.where)
+        lines.append(f"| {row.note} | {row.words} | {where} | {row.ours} |")
+    return lines
