@@ -14,9 +14,8 @@
 #
 # After this sitting you can
 #
-# - draw the timeline of a pipeline, and compute its idle part in your head,
-# - say how many micro-batches each stage holds, and choose an order of passes that holds few,
-# - explain why more stages do not mean more activations on the first one,
+# - draw the timeline of a pipeline and compute its idle part,
+# - say how many micro-batches each stage holds, and why more stages do not mean more activations,
 # - recognise an order of passes that hangs.
 #
 # You need chapters 2, 4 and 6.
@@ -58,8 +57,7 @@ inputs, labels = Windows(sequence=64).batch(range(4))
 loss_sum = scratch.accumulation.loss_sum
 
 # %% [markdown]
-# In the forward pass one tensor crosses each cut: the activations. `detach` cuts autograd's graph there, because on real devices no graph reaches from
-# one to the next.
+# In the forward pass one tensor crosses each cut: the activations. `detach` cuts autograd's graph there, since no graph reaches another device.
 
 # %%
 up_1 = first(inputs)  # (4, 64, 64): batch, sequence, hidden
@@ -69,8 +67,7 @@ in_2 = up_2.detach().requires_grad_()  # what arrives on the third
 loss = loss_sum(last(in_2), labels)
 
 # %% [markdown]
-# In the backward pass one tensor crosses each cut in the other direction: the gradient of those activations. Each device starts its backward pass from
-# the gradient that arrives.
+# In the backward pass their gradient crosses it in the other direction, and each device starts from the gradient that arrives.
 
 # %%
 loss.backward()
@@ -85,8 +82,8 @@ whole = measure.gradients.flat_gradient(gpt)
 assert measure.gradients.relative_difference(in_pieces, whole) < 1e-6
 
 # %% [markdown]
-# The gradient is that of the uncut model. Now look at the time. Let a forward pass of a stage take 1 unit and a backward pass 2, since they take 2
-# and 4 FLOP per weight and token (chapter 5). Each row is a device; what is not coloured is idle.
+# The gradient is that of the uncut model. Now look at the time. Let a forward pass of a stage take 1 unit and a backward pass 2 (chapter 5). Each row is a
+# device; what is not coloured is idle.
 
 # %%
 one = simulation.timeline("naive", stages=3, micro_batches=2)
@@ -102,18 +99,15 @@ assert one.makespan == 18 and one.busy == (6, 6, 6)
 assert one.bubble_fraction == 2 / 3
 
 # %% [markdown]
-# **Model parallelism** (模型并行) means any cut of the model: between its layers, as here, or inside each layer (chapter 10). Four families
-# are easily mixed up:
+# **Model parallelism** (模型并行) means any cut of the model, between its layers or inside each layer. Four families are easily mixed up:
 #
-# | | what is cut | a device holds | what is sent | works at the same time |
-# |---|---|---|---|---|
-# | data parallelism | the samples | the **whole** model | gradients, once an update | all |
-# | naive model parallelism | the layers | some layers | activations at each cut | one |
-# | pipeline parallelism | the layers, and the batch into micro-batches | some layers | activations at each cut | all, except for the bubble |
-# | tensor parallelism | each matrix | a part of every layer | sums within each layer | all |
+# - *Data parallelism* cuts the samples. Each device holds the whole model and sends gradients, once an update.
+# - *Naive model parallelism* cuts the layers and sends activations at each cut. One device works at a time.
+# - *Pipeline parallelism* cuts the layers, and the batch into micro-batches, so that all devices work. It sends the same activations.
+# - *Tensor parallelism* cuts each matrix and sends sums within each layer (chapter 10).
 #
-# So a pipeline contains no data parallelism, although notes 002 and 003 say that it combines the two: it needs no copy of the model. A device is driven by
-# one **worker** (工作进程), a process with a rank and not a thread (线程).
+# So a pipeline needs no copy of the model, although notes 002 and 003 say that it combines data and model parallelism. A device is driven by one **worker**
+# (工作进程), a process with a rank and not a thread (线程).
 #
 # **Remember**
 # - Cut the layers: one tensor crosses each cut forward, one backward. The gradient stays the same.
@@ -166,21 +160,19 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** The bubble is as long as before, 9 units. The work around it has grown from 24 to 96 units, so 9 of 105 are idle: 8.6 %. (A quarter of
-# 27.3 % would be 6.8 %. The fraction falls more slowly, because the whole contains the bubble.)
+# **Explain.** The bubble is as long as before, 9 units. The work around it has grown from 24 to 96 units, so 9 of 105 are idle: 8.6 %.
 #
 # With $p$ stages, $m$ micro-batches, and times $f$ and $b$ of a forward and a backward pass of one stage:
 #
 # $$\text{busy} = m\,(f+b), \qquad \text{idle} = (p-1)\,(f+b).$$
 #
-# Two fractions are in use:
+# Two fractions are in use. Always say which one you mean:
 #
 # $$\frac{\text{idle}}{\text{busy}} = \frac{p-1}{m} = \frac{9}{24} = 37.5\,\%, \qquad
 # \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{m+p-1} = \frac{9}{33} = 27.3\,\%.$$
 #
 # The left one divides by the *ideal* time: it says how much longer an update takes than without a bubble (Narayanan et al. 2021, arXiv:2104.04473, section
-# 2.2). The right one divides by the *whole* time: it is what a monitor shows (GPipe, section 2.3). Always say which one you mean. $f$ and $b$
-# cancel, so neither fraction depends on how long a backward pass takes.
+# 2.2). The right one divides by the *whole* time: it is what a monitor shows (GPipe, section 2.3). Neither depends on $f$ and $b$, which cancel.
 
 # %%
 assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
@@ -256,9 +248,8 @@ in_turn = simulation.timeline("1f1b", stages=4, micro_batches=8)
 assert in_turn.makespan == gpipe.makespan
 
 # %% [markdown]
-# The update takes 33 units, as with GPipe, and the bubble is the same. Step through it to see the difference: below the timeline each stage shows a box for
-# each micro-batch in flight. When does stage 0 take its fifth micro-batch, and what has to happen first? Then choose gpipe, and watch the boxes pile
-# up.
+# The update takes 33 units, as with GPipe. Step through it to see the difference: below the timeline there is a box for each micro-batch in flight. When
+# does stage 0 take its fifth micro-batch, and what has to happen first? Then choose gpipe, and watch the boxes pile up.
 
 # %%
 from course_lib.chapters.ch11_pipelines import steppers
@@ -313,9 +304,9 @@ assert bars["stage 0 of 80: layers × in flight = 1 × 80"]["activations"] == 80
 figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 
 # %% [markdown]
-# 109 GB on the first stage, and a small part of that on the last one, which has one micro-batch in flight. So stages divide weights, gradients and
-# optimizer states by $p$, but *not* the first stage's activations. Those take a smaller micro-batch, tensor parallelism (chapter 10) or recomputation
-# (chapter 4). (Note 004 counts "160 times the activations" for 80 stages: twice too many micro-batches, and each as if a stage had all layers.)
+# The first stage keeps 109 GB, whatever $p$ is. So stages divide weights, gradients and optimizer states by $p$, but *not* the first stage's
+# activations. Those take tensor parallelism (chapter 10) or recomputation (chapter 4). (Note 004 counts "160 times the activations" for 80 stages: twice too many micro-batches, and
+# each as if a stage had all layers.)
 #
 # ### Orders that hang
 #
@@ -367,9 +358,9 @@ show_source(simulation._Simulation._advance)
 # %% [markdown]
 # ## The answer
 #
-# Four stages that take turns are each idle for three quarters of the time: cutting the layers buys memory but no speed. Cut the batch as well, into $m$
-# micro-batches, and the idle part falls to $(p-1)/(m+p-1)$ of the time: 27 % with 8 micro-batches, 8.6 % with 32. 1F1B has the same bubble as GPipe,
-# but holds 4 micro-batches on the first of four stages instead of 32.
+# Four stages that take turns are each idle for three quarters of the time. Cut the batch as well, into $m$ micro-batches, and the idle part falls to
+# $(p-1)/(m+p-1)$: 27 % with 8 micro-batches, 8.6 % with 32. 1F1B has the same bubble as GPipe, but the first of the four stages then holds 4 micro-batches
+# instead of 32.
 #
 # **Read on.** Huang et al. 2018, *GPipe*, section 2 (arXiv:1811.06965). Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU
 # Clusters*, section 2.2 (arXiv:2104.04473).

@@ -7,9 +7,8 @@
 # %% [markdown]
 # # 11 Run a pipeline
 #
-# LLaMA-2 70B on 8 pipeline stages sends 67 MB from stage to stage for each micro-batch. Tensor parallelism over the same 8 GPUs sends nearly
-# 300 times as much. So pipelines run between servers, and every framework offers you half a dozen schedules for them. **Which wire does a pipeline need,
-# and which schedule should you run?**
+# A pipeline with 80 stages of one layer fits almost any model, and it can be slower than a pipeline with 8: its messages take more than a tenth of the
+# computing time, and 79 stages wait for the one with the head. **Which wire does a pipeline need, and which schedule should you run?**
 #
 # After this sitting you can
 #
@@ -134,17 +133,19 @@ totals = {
     "tensor 8": sent(Layout(tp=8, accumulation=64)),
 }
 factor = totals["tensor 8"] / totals["8 stages"]
-expect(80 * 4 * 2 * 7 / 8 / 2, factor, within=0.01, label="tensor / pipeline", yours=ratio)
+expect(
+    80 * 4 * 2 * 7 / 8 / 2, factor, within=0.01, label="tensor / pipeline", yours=ratio
+)
 
 # %%
 figures.bars(totals, units.format_bytes, "Sent by one GPU in one update")
 
 # %% [markdown]
-# **Explain.** 280 by hand; the counted factor is a little larger, because embedding and head are cut as well. So **tensor parallelism goes inside the
-# server, over NVLink, and pipeline stages between servers, over the network.** Chapter 13 builds on it.
+# **Explain.** 280 by hand; counted, it is 282, because embedding and head are cut as well. So **tensor parallelism goes inside the server, over NVLink, and
+# pipeline stages between servers, over the network.**
 #
-# One more message, once an update: GPT-2 uses its embedding table as head as well (tied weights). The first stage holds the table and the last
-# stage a copy, and each computes a part of its gradient. The two stages all-reduce these parts; otherwise the copies drift apart.
+# One more message, once an update: GPT-2 uses its embedding table as head as well (tied weights). The first and the last stage each hold a copy and
+# compute a part of its gradient. They all-reduce these parts; otherwise the copies drift apart.
 #
 # ### The slowest stage sets the pace
 #
@@ -155,8 +156,8 @@ head = flops.head_flops(llama, 1, 4096).model_flop
 print(f"the head is {head / one_layer:.2f} layers")
 
 # %% [markdown]
-# That is 3 % of a stage of 10 layers, but 28 % of a stage of one layer, and the other 79 stages wait for it. The first micro-batch goes through all
-# stages and back. If the slowest stage is the last one, it never rests after its first pass:
+# That is 3 % of a stage of 10 layers, but 28 % of a stage of one, and the others wait for it. The first micro-batch goes through all stages and
+# back. If the slowest stage is the last one, it never rests after its first pass:
 #
 # $$\text{makespan} = \sum_{k} (f_k + b_k) + (m-1)\,\max_k\,(f_k+b_k).$$
 #
@@ -168,25 +169,9 @@ slow = simulation.timeline("1f1b", 4, 8, times=uneven)
 expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 
 # %% [markdown]
-# A slow stage further in front costs less. While the first micro-batch is away, stage $k$ makes its $p-1-k$ warm-up passes, which the formula counts as
-# if they came later. So $(p-1-k)\,f_k$ come off:
-
-# %%
-for place in range(4):
-    pace = [1.5 if stage == place else 1 for stage in range(4)]
-    times = PassTimes(forward=tuple(pace), backward=tuple(2 * x for x in pace))
-    ran = simulation.timeline("1f1b", 4, 8, times=times)
-    assert ran.makespan == 45 - (3 - place) * 1.5
-    if place == 0:
-        charts = {"stage 0 is slow": ran.tasks, "stage 3 is slow": slow.tasks}
-
-# %%
-figures.timeline(charts, seconds=False)
-
-# %% [markdown]
-# Wherever the slow stage is, each further micro-batch costs its 4.5 units. More micro-batches do not help here: for large $m$ the three others are idle
-# for a third of the time. What helps is to move layers. Llama 3 405B has 126 layers, and its first and last stage got one layer less than the others,
-# because of embedding and head (arXiv:2407.21783, section 3.3.2).
+# Each further micro-batch costs the slow stage's 4.5 units, so more micro-batches do not help: for large $m$ the others are idle for a third of the
+# time. What helps is to move layers. In Llama 3 405B the first and the last stage got one layer less than the others, because of embedding and head
+# (arXiv:2407.21783, section 3.3.2).
 #
 # ### The fullest stage decides what fits
 #
@@ -204,25 +189,39 @@ assert totals == [82, 63, 52, 55]
 
 # %%
 limit = ("one GPU", 80 * units.GB)
-figures.stacked_bars(
-    rows, "LLaMA-3.1 8B on 4 stages", units.format_bytes, limit=limit
-)
+figures.stacked_bars(rows, "LLaMA-3.1 8B on 4 stages", units.format_bytes, limit=limit)
 
 # %% [markdown]
 # Stage 0 has the embedding and 4 micro-batches in flight, and with 82 GB it does not fit. Stage 3 has the head and the logits, but one micro-batch in
-# flight. Moving one layer from stage 0 to stage 2 frees its states and four micro-batches' activations.
+# flight. One layer moved from stage 0 to stage 2 makes it fit.
 #
 # ### Copies of a pipeline
 #
-# Data-parallel copies of a pipeline sum their gradients once an update, after the last micro-batch, and ZeRO-1 keeps it so. ZeRO-2 reduces gradients after each
-# backward pass, and ZeRO-3 gathers a stage's weights again for each pass: with $m$ micro-batches, $m$ times an update. That is why pipelines take ZeRO-1
-# (section 8.8). Llama 3 uses FSDP with its pipeline, but does not free the gathered weights after the forward pass (arXiv:2407.21783,
-# section 3.3.2).
+# Data-parallel copies of a pipeline sum their gradients once an update, and with ZeRO-1 that stays so. ZeRO-2 reduces them after each backward pass, and
+# ZeRO-3 gathers a stage's weights again for each pass, so both send in each of $m$ micro-batches. That is why pipelines take ZeRO-1. Llama 3 uses FSDP, but does not
+# free the gathered weights after the forward pass (arXiv:2407.21783, section 3.3.2).
 #
 # **Remember**
-# - A cut costs $b \cdot s \cdot h$ numbers each way, 280 times less than tensor parallelism. Pipelines go over the network.
-# - A tied table needs an all-reduce between the two ends.
+# - A cut costs $b \cdot s \cdot h$ numbers each way. Pipelines go over the network, tensor parallelism over NVLink.
 # - The slowest stage sets the pace, and the fullest one decides what fits. Move layers.
+
+# %% [markdown]
+# ### Deeper: a slow stage further in front
+#
+# It costs less. While the first micro-batch is away, stage $k$ makes its $p-1-k$ warm-up passes, which the formula counts as if they came later. So
+# $(p-1-k)\,f_k$ come off:
+
+# %%
+for place in range(4):
+    pace = [1.5 if stage == place else 1 for stage in range(4)]
+    times = PassTimes(forward=tuple(pace), backward=tuple(2 * x for x in pace))
+    ran = simulation.timeline("1f1b", 4, 8, times=times)
+    assert ran.makespan == 45 - (3 - place) * 1.5
+    if place == 0:
+        charts = {"stage 0 is slow": ran.tasks, "stage 3 is slow": slow.tasks}
+
+# %%
+figures.timeline(charts, seconds=False)
 
 # %% [markdown]
 # ## 11.5 Zero bubble
@@ -249,25 +248,23 @@ assert [ran.in_flight(stage) for stage in range(4)] == [4, 4, 4, 4]  # ZB-H1
 figures.timeline(charts, seconds=False)
 
 # %% [markdown]
-# The deeper sitting shows schedules without any gap and what each of them pays: ZB-H2, ZB-V and DeepSeek's DualPipe.
+# Schedules without any gap (ZB-H2, ZB-V, DeepSeek's DualPipe) and their price are in [the deeper sitting](11_3).
 #
 # ### Choosing
 #
 # - **Stages:** as few as the memory needs. Each one adds bubble, and short stages are uneven.
-# - **Micro-batches:** $m = \text{global batch} / (b \cdot \text{dp})$, so more copies leave fewer for each pipeline. A batch of 1024 sequences, 16 copies
-#   and $b=1$ leave 64.
-# - **Micro-batch size:** 1 or 2, which gives more micro-batches and needs less memory, unless the matrices become limited by memory (chapter 5).
+# - **Micro-batches:** a global batch of 1024 sequences on 16 copies leaves each pipeline 64 micro-batches of one sequence. Take 1 or 2 sequences, unless the
+#   matrices become limited by memory (chapter 5).
 # - **Schedule:** 1F1B first. Interleaved, when $m$ is small and the wire is fast. ZB-H1, when every stage has room for $p$ micro-batches.
 #
-# In Megatron-Core, 80 layers on 8 stages with two chunks of 5 layers are `--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 5`; its setting
+# In Megatron-Core, 80 layers on 8 stages with two chunks of 5 layers are `--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 5`, and
 # `overlap_p2p_comm` lets messages run beside the computation. In TorchTitan they are `--parallelism.pipeline_parallel_degree 8` and
 # `--parallelism.pipeline_parallel_schedule Interleaved1F1B`.
 #
 # Now try it. Times are in forward passes of a stage.
 #
-# 1. Start with 1f1b and 4 stages. How many micro-batches does it take until at most 10 % of the whole time is idle?
-# 2. Choose `interleaved` and raise the virtual stages from 1 to 4. What falls, and which number rises?
-# 3. 8 stages, 16 micro-batches, `transfer` 0.25: which suffers more, gpipe or 1f1b, and why?
+# 1. Choose `interleaved` and raise the virtual stages from 1 to 4. What falls, and which number rises?
+# 2. 8 stages, 16 micro-batches, `transfer` 0.25: which suffers more, gpipe or 1f1b, and why?
 
 # %%
 from course_lib.chapters.ch11_pipelines import panels
@@ -277,17 +274,17 @@ panels.pipeline(schedule="1f1b", stages=4, micro_batches=8)
 # %%
 more = panels.pipeline(schedule="1f1b", stages=4, micro_batches=27)
 assert more.result.bubble_fraction == 0.1
-try:
-    panels.pipeline(schedule="1f1b", virtual_stages=2)
-except ValueError as problem:
-    print(problem)
+on_slow = {
+    name: panels.pipeline(name, stages=8, micro_batches=16, transfer=0.25).result
+    for name in ("gpipe", "1f1b")
+}
+assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 
 # %% [markdown]
 # **Answers.**
 #
-# 1. 27: $3/(27+3)$ is 10 %.
-# 2. The bubble falls from 27.3 to 8.6 %. Stage 0 holds 5.5 micro-batches with two chunks, and with more chunks a little less, $4 + 3/v$.
-# 3. 1F1B: in every round each stage waits for its neighbour's answer. GPipe pays for messages only while it fills and empties.
+# 1. The bubble falls from 27.3 to 8.6 %. Stage 0 holds 5.5 micro-batches with two chunks, and with more chunks a little less, $4 + 3/v$.
+# 2. 1F1B: in every round each stage waits for its neighbour's answer. GPipe pays for messages only while it fills and empties.
 #
 # **Remember**
 # - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
@@ -296,15 +293,12 @@ except ValueError as problem:
 # %% [markdown]
 # ## 11.7 From scratch, then from the library
 #
-# A pipeline program has three pieces. `Part` holds some layers of the model; section 11.1 used it. `Pipeline` runs the passes, in the
-# order that the simulator plays: for each pass it takes what the pass needs, computes, and sends the result on. `Mail` carries the tensors. **Try exercise 11.11 now:
-# it asks for `Pipeline`.** The course's own version is at the end of this section.
+# A pipeline program has three pieces. `Part` holds some layers of the model; section 11.1 used it. `Pipeline` runs the passes, in the order that the
+# simulator plays: for each pass it takes what the pass needs, computes, and sends the result on. `Mail` carries the tensors. **Try exercise 11.11 first: it
+# asks for `Pipeline`.** The course's own version is folded at the end of this section.
 #
 # The mail follows one rule. If two neighbours both *send and wait* at the same time, they hang, so nobody waits to send: `isend` starts a message, and a
-# receive is posted before its message is needed. Follow each tensor, called a letter, through the smallest run, two stages and two micro-batches:
-
-# %%
-print(scratch.pipeline_stage.Mail.__doc__)
+# receive is posted before its message is needed.
 
 # %% [markdown]
 # PyTorch has all this in `torch.distributed.pipelining`. You wrap the part of the model on your rank as a `PipelineStage` and choose a schedule; `step` runs
@@ -339,8 +333,14 @@ show_source(
 # - `forward` returns `y.detach()`: a tensor goes over the wire, not a graph. `backward` starts from the gradient that arrived.
 # - The loss is divided by the tokens of *all* micro-batches, as in chapter 2.
 
+# %% [markdown]
+# The mail: `take` and `send`, and each tensor, called a letter, on its way through the smallest run, two stages and two micro-batches.
+
 # %%
 show_source(scratch.pipeline_stage.Mail.take, scratch.pipeline_stage.Mail.send)
+
+# %%
+print(scratch.pipeline_stage.Mail.__doc__)
 
 # %% [markdown]
 # ## 11.8 Demo: four stages
@@ -380,11 +380,8 @@ for version in run.versions:
     if version.name != "scratch zbv":  # in a V both ends are one stage
         assert version.sent["all-reduce"] == (1, VOCAB * 32 * 4)  # the tied table
 
-# %% [markdown]
-# The program counted what was in flight, too, as in section 11.3. Interleaved and in a V it counts chunks, each of half a stage: 11 halves are 5.5
-# micro-batches, $p + (p-1)/v = 4 + 3/2$.
-
 # %%
+# What was in flight, counted. Interleaved and zbv count chunks: 11 halves of a stage.
 for name, stages in run.stages.items():
     print(f"{name:<12}", [stage.most_held for stage in stages])
 assert [stage.most_held for stage in run.stages["1f1b"]] == [4, 3, 2, 1]
@@ -393,8 +390,8 @@ assert [stage.most_held for stage in run.stages["gpipe"]] == [8, 8, 8, 8]
 # %% [markdown]
 # ### The bubble, measured
 #
-# Your machine may have fewer cores than the pipeline has stages, and stages that compute would then disturb each other. Sleeping ones do not. So the demo ran each
-# schedule once more, with stages that sleep 20 ms instead of a forward pass and 40 ms instead of a backward pass, and with real messages between them.
+# Four stages that compute would disturb each other on a machine with fewer cores. Sleeping ones do not. So the demo ran each schedule once more, with stages that
+# sleep 20 ms instead of a forward pass and 40 ms instead of a backward pass, and with real messages between them.
 
 # %%
 asleep = {ran.schedule: ran for ran in run.sleeping}
@@ -415,9 +412,8 @@ colours = {"predicted": style.THEORY, "measured": style.MEASURED}
 figures.grouped_bars(rows, "Idle, % of the whole time", "{:.1f}".format, colours)
 
 # %% [markdown]
-# **Explain.** Each measured bubble is larger than predicted, since a stage cannot start before what it needs has arrived. *Timers fire late*: the operating
-# system wakes a process some tenths of a millisecond after the time it asked for. And *messages take time*: a sleeping process has to be woken for
-# each. With longer passes the measured bubble comes closer to the formula; try `sleep_ms=50`.
+# **Explain.** Each measured bubble is larger than predicted, because *timers fire late*, by some tenths of a millisecond, and *messages take time*: a sleeping
+# process has to be woken for each. With longer passes the measured bubble comes closer to the formula; try `sleep_ms=50`.
 #
 # **Predict.** Now twice the micro-batches, each pass as long as before. How many times as long does an update of 1F1B take with $m = 16$ as with
 # $m = 8$?
@@ -473,10 +469,9 @@ print(f"and {1000 * (extra - late) / waits:.1f} ms for each of {waits:g} message
 # %% [markdown]
 # ## The answer
 #
-# A pipeline sends 67 MB per micro-batch and cut where tensor parallelism sends 280 times as much, so the network is good enough for it. Run 1F1B with as few
-# stages as the memory needs and as many micro-batches as the batch allows: the idle part is $(p-1)/(m+p-1)$. Two chunks on each stage halve the bubble for
-# twice the messages; ZB-H1 leaves a third of it, if every stage can hold $p$ micro-batches. Then move layers until the slowest stage is no
-# slower than the others.
+# For LLaMA-2 70B on 8 GPUs a pipeline sends 280 times less than tensor parallelism, so the network is fast enough for it. Run 1F1B with as few stages as
+# the memory needs and as many micro-batches as the batch allows. Two chunks on each stage halve the bubble for twice the messages. ZB-H1 leaves a third of
+# it, if every stage can hold $p$ micro-batches. Then move layers until no stage is slower or fuller than the others.
 
 # %%
 from course_lib import quiz
@@ -564,6 +559,7 @@ check("11.2", verdicts)
 # alike?
 
 # %% [raw] tags=["hints"]
+# importance 4, difficulty 4
 # 8 more micro-batches cost 3.12 s. Who decides how long each of them takes?
 # The first micro-batch goes through all four stages. How long is that?
 # If all stages are alike, each has a quarter of that sum, and m + p - 1 of them follow.
@@ -585,6 +581,7 @@ check("11.3", [slowest_s, others_s, balanced_s])
 # `simulation.timeline(name, 8, 16, chunks, times=PassTimes(transfer=...))`.
 
 # %% [raw] tags=["hints"]
+# importance 4, difficulty 4
 # First strike out what does not fit: what does each schedule hold on stage 0, and on 7?
 # Of those that are left: who waits for a message in each round, who only at the ends?
 # timeline(name, 8, 16, chunks, times=PassTimes(transfer=1)).makespan, and .in_flight(7).
@@ -619,6 +616,7 @@ check("11.4", best)
 # with 8 and with 64 micro-batches on paper; then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
 
 # %% [raw] tags=["hints"]
+# importance 3, difficulty 4
 # How long is the first micro-batch on its way, there and back?
 # After that each later one costs the slow stage's 1.5 + 3.
 # Section 11.6: what does stage 1 do while the first micro-batch is away?
@@ -640,6 +638,7 @@ check("11.8", [with_8, with_64])
 # takes 19.3 ms (H100 at 40 % of peak), and the network carries 25 GB/s. Into how many equal chunks of whole layers may a stage be cut at most?
 
 # %% [raw] tags=["hints"]
+# importance 3, difficulty 3
 # One message has b·s·h numbers.
 # A stage in the middle sends both ways, for each micro-batch and chunk.
 # The message takes 2 ms, whatever the chunk. How many layers take 20 times as long?
@@ -679,6 +678,7 @@ check("11.9", [one_f_one_b_bytes, interleaved_bytes, most_chunks])
 # `course demo pipeline --parts mine` trains with it.
 
 # %% [raw] tags=["hints"]
+# importance 5, difficulty 5
 # `run` is the same for every schedule. For each pass of `self.order`: take from the mail what it needs, compute, hand the result to the mail. Then finish the mail, and sum the gradients of the tied table.
 # Forward: what has arrived starts a new graph, so it must ask for a gradient itself. Keep input and output by (micro-batch, chunk). The output of the last part becomes the loss.
 # The share of a micro-batch in the loss is its sum over tokens, divided by the tokens of the whole window. What leaves the stage, and what is added up, has no graph: `detach()`.
