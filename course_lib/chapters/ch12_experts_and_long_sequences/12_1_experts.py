@@ -104,8 +104,7 @@ expect(growth, flop_of(2, 64) / flop_of(2), label="64 experts / 8", yours=work)
 rows = {}
 for k, count in ((1, 8), (2, 8), (8, 8), (2, 64)):
     stored, one = (
-        sum(p.numel() for p in mixture(*sizes).parameters())
-        for sizes in ((k, count), (1, 8))
+        sum(p.numel() for p in mixture(*sizes).parameters()) for sizes in ((k, count), (1, 8))
     )
     work_of = flop_of(k, count) / flop_of(1)
     rows[f"{k} of {count} experts"] = {"work": work_of, "memory": stored / one}
@@ -267,9 +266,7 @@ expect(3.8, without[-1], within=0.15, label="without", yours=alone)
 expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
 
 # %%
-figures.loss(
-    {"without": without, "with the balance loss": with_loss}, "busiest expert / mean"
-)
+figures.loss({"without": without, "with the balance loss": with_loss}, "busiest expert / mean")
 
 # %% [markdown]
 # **Explain.** Without the loss one expert ends up with almost everything, and you pay memory for three that nobody uses. With it the load evens out.
@@ -292,8 +289,7 @@ expect(1.1, with_bias[-1], within=0.25, label="imbalance with a bias")
 # %% tags=["drawing"]
 loads = {"without": load_without, "loss": load_with_loss, "bias": load_with_bias}
 rows = {
-    f"expert {number}": {how: load[number] for how, load in loads.items()}
-    for number in range(4)
+    f"expert {number}": {how: load[number] for how, load in loads.items()} for number in range(4)
 }
 colours = {"without": style.PALE, "loss": style.SKY, "bias": style.BLUE}
 figures.grouped_bars(rows, "Choices in the last update", "{:,}".format, colours)
@@ -327,8 +323,7 @@ factors = [1 + step / 8 for step in range(9)]
 curves = {}
 for count in (8, 16, 64):
     runs = [
-        experts.expert_load(8192, count, 2, capacity_factor=factor, skew=0.5)
-        for factor in factors
+        experts.expert_load(8192, count, 2, capacity_factor=factor, skew=0.5) for factor in factors
     ]
     shares = [100 * run.dropped_fraction for run in runs]
     curves[f"{count} experts"] = list(zip(factors, shares, strict=True))
@@ -477,7 +472,13 @@ needed = {
 for name in ("mixtral-8x7b", "deepseek-v3"):
     width = models.MODELS[name].expert_width
     needed[f"{name}, f = {width:,}"] = experts.routed_intensity(width)
-assert [round(flop) for flop in needed.values()] == [19_788, 4_947, 2_199, 32_256, 4_608]
+assert [round(flop) for flop in needed.values()] == [
+    19_788,
+    4_947,
+    2_199,
+    32_256,
+    4_608,
+]
 
 # %%
 rising = dict(sorted(needed.items(), key=lambda one: one[1]))

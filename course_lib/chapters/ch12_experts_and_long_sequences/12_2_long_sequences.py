@@ -49,9 +49,7 @@ torch.set_num_threads(1)
 llama = models.MODELS["llama3.1-8b"]
 works = [flops.layer_flops(llama, 0, 1, 2**power) for power in range(11, 21)]
 tera = {"scores": [(it.tokens, it.scores_flop / 1e12) for it in works]}
-tera["matrices"] = [
-    (it.tokens, (it.projections_flop + it.mlp_flop) / 1e12) for it in works
-]
+tera["matrices"] = [(it.tokens, (it.projections_flop + it.mlp_flop) / 1e12) for it in works]
 
 # %% tags=["drawing"]
 figures.lines(
@@ -223,9 +221,7 @@ assert round(needed[1024]) == 4947 and needed[4096] == 4 * needed[1024]
 slices = [2**power for power in range(10, 17)]
 curves = {"computing": [(c, 1e6 * 4 * c**2 * 4096 / 989.4e12) for c in slices]}
 for width in needed:
-    curves[f"sending, w = {width:,}"] = [
-        (c, 1e6 * 4 * c * width / 50e9) for c in slices
-    ]
+    curves[f"sending, w = {width:,}"] = [(c, 1e6 * 4 * c * width / 50e9) for c in slices]
 figures.lines(
     curves,
     "tokens on a rank, c",
@@ -268,10 +264,7 @@ assert in_order == [256, 512, 768, 1024] and len(set(zigzag)) == 1
 expect(9, zigzag[0] / 8**2, label="pairs of chunks of a rank", yours=each)
 
 # %% tags=["drawing"]
-rows = {
-    f"rank {rank}": {"in order": in_order[rank], "zig-zag": zigzag[rank]}
-    for rank in range(4)
-}
+rows = {f"rank {rank}": {"in order": in_order[rank], "zig-zag": zigzag[rank]} for rank in range(4)}
 colours = {"in order": style.PALE, "zig-zag": style.COMPUTING}
 figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colours)
 
@@ -556,9 +549,7 @@ for width, wire in ((1024, 50e9), (4096, 50e9), (1024, 450e9)):
     degrees.append(2 ** int(math.log2(131_072 / (2 * tokens))))
 llama, all_heads, fast_wire = degrees
 plain = [context.rank_scores(131_072, rank, llama) for rank in range(llama)]
-mixed = [
-    context.rank_scores(131_072, rank, llama, zigzag=True) for rank in range(llama)
-]
+mixed = [context.rank_scores(131_072, rank, llama, zigzag=True) for rank in range(llama)]
 shorter = max(plain) / max(mixed)
 ### END SOLUTION
 check("12.9", [llama, all_heads, fast_wire, shorter])
