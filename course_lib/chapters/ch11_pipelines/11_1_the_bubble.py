@@ -179,8 +179,7 @@ assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 
 # %% [markdown]
-# How many micro-batches are enough? With $m = p$ about half of the time is idle, and with $m = 4p$ still 16 to 20 %. To get below 10 % a
-# plain pipeline needs $m = 9p$.
+# With $m = p$ about half of the time is idle, and with $m = 4p$ still 16 to 20 %. To get below 10 % a plain pipeline needs $m = 9p$.
 
 # %%
 for p in (4, 80):
@@ -192,7 +191,7 @@ for p in (4, 80):
 # **Remember**
 # - The idle time is $(p-1)(f+b)$, whatever $m$ is.
 # - It is $(p-1)/m$ of the ideal time and $(p-1)/(m+p-1)$ of the whole time.
-# - $m = p$ leaves half of the machine idle. Below 10 % takes $9p$.
+# - $m = p$ leaves half of the machine idle.
 
 # %% [markdown]
 # ### Deeper: as many micro-batches as stages

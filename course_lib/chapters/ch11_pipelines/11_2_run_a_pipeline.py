@@ -12,10 +12,9 @@
 #
 # After this sitting you can
 #
-# - say what interleaved and zero-bubble schedules save, and what they cost,
-# - predict what the slowest stage and the fullest stage do to the whole pipeline,
-# - choose stages, micro-batches and schedule for a given model and cluster,
-# - write a pipeline with real messages.
+# - say what interleaved and zero-bubble schedules save and cost,
+# - predict what the slowest and the fullest stage do to the others,
+# - choose stages, micro-batches and schedule, and write a pipeline with real messages.
 
 # %%
 import torch
@@ -288,7 +287,7 @@ assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 #
 # **Remember**
 # - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
-# - 1F1B first; then pay with messages (interleaved) or with memory (ZB-H1).
+# - Run 1F1B first; then pay with messages (interleaved) or with memory (ZB-H1).
 
 # %% [markdown]
 # ## 11.7 From scratch, then from the library
@@ -308,8 +307,8 @@ assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 show_source(pipeline_demo.Library)
 
 # %% [markdown]
-# Two things remain yours. It does not know the tied table, hence the line with `sum_tied_gradients`. And it averages the losses of the
-# micro-batches, each of which is a mean over its own tokens: right for equal lengths, wrong for ragged ones (section 2.2).
+# It does not know the tied table, hence the line with `sum_tied_gradients`. And it averages the losses of the micro-batches, each a mean over its own tokens: right for
+# equal lengths, wrong for ragged ones (section 2.2).
 #
 # **Remember**
 # - A schedule is data: one list for each stage, for simulator and program alike.

@@ -13,9 +13,9 @@
 #
 # After this sitting you can
 #
-# - count the parameters that a mixture of experts *has*, and those that one token *meets*,
-# - predict which part of the tokens a skewed router drops, and balance it by a loss or by a bias,
-# - predict the bytes that travel when experts live on different ranks, and say whether computation hides them.
+# - count the parameters that a model with experts *has*, and those that one token *meets*,
+# - say what a skewed router costs, and balance it by a loss or by a bias,
+# - predict the bytes that travel between ranks, and say whether computation hides them.
 #
 # You need chapters 6 and 10.
 
@@ -104,7 +104,8 @@ expect(growth, flop_of(2, 64) / flop_of(2), label="64 experts / 8", yours=work)
 rows = {}
 for k, count in ((1, 8), (2, 8), (8, 8), (2, 64)):
     stored, one = (
-        sum(p.numel() for p in mixture(*sizes).parameters()) for sizes in ((k, count), (1, 8))
+        sum(p.numel() for p in mixture(*sizes).parameters())
+        for sizes in ((k, count), (1, 8))
     )
     work_of = flop_of(k, count) / flop_of(1)
     rows[f"{k} of {count} experts"] = {"work": work_of, "memory": stored / one}
@@ -158,31 +159,23 @@ figures.stacked_bars(
 # (激活参数量) are what one token meets: 12.9 B, and not 14. The paper says 47 B and 13 B (Jiang et al. 2024, arXiv:2401.04088).
 #
 # DeepSeek-V3 goes further. In 58 of its 61 layers there are 256 small experts of $3 \cdot 7168 \cdot 2048 = 44.0$ M. A token uses 8 of them, and one **shared
-# expert** (共享专家) that all tokens use:
-#
-# $$58 \cdot 256 \cdot 44.0\,\text{M} = 653.9\,\text{B stored}, \qquad
-# 58 \cdot (8 + 1) \cdot 44.0\,\text{M} = 23.0\,\text{B met by a token.}$$
-#
-# With everything else these are 671 B and 37.6 B. (arXiv:2412.19437 says 671 B and 37 B. Of the embedding a token reads one row; without the rest of it, ours is
-# 36.6 B.)
+# expert** (共享专家) that all tokens use. With everything else, 671 B are stored and 37.6 B met; without the embedding, of which a token reads one row, 36.6 B.
+# (arXiv:2412.19437 says 671 B and 37 B.)
 
 # %%
 assert mixtral.total == 46_702_792_704
 deepseek = models.MODELS["deepseek-v3"].parameters()
 assert deepseek.experts == 58 * 256 * 3 * 7168 * 2048
 assert deepseek.chosen_experts + deepseek.shared_experts == 58 * 9 * 3 * 7168 * 2048
-print(units.format_count(deepseek.total), units.format_count(deepseek.active))
-
-# %%
 llama = models.MODELS["llama2-13b"].parameters()
 assert 0.95 < mixtral.active / llama.active < 1.05
 assert round(mixtral.total / llama.total, 1) == 3.6
+print(units.format_count(deepseek.total), units.format_count(deepseek.active))
 print("Mixtral's states:", units.format_bytes(16 * mixtral.total))
 
 # %% [markdown]
 # So an MoE pays for more parameters with memory instead of computation. In $6ND$ of chapter 5, $N$ is the active parameters: Mixtral's tokens cost as much as those of
-# LLaMA-2 13B. In the 16 bytes per parameter of chapter 3, it is the total: Mixtral's states are 747 GB, 3.6 times as many, and the 8 GPUs of
-# the opening claim have 640 GB.
+# LLaMA-2 13B. In the 16 bytes per parameter of chapter 3, it is the total: 747 GB, while the 8 GPUs of the opening claim have 640 GB.
 #
 # **Remember**
 # - Total parameters decide memory, active parameters decide time.
@@ -207,8 +200,7 @@ assert load.dropped == 3 and load.imbalance == 2.5
 figures.expert_bars(load, "eight tokens, four experts, capacity 2")
 
 # %% [markdown]
-# A larger factor drops less and computes more padding. Switch Transformer does best with factors of 1 and 1.25 (arXiv:2101.03961, table 1). Others drop nothing
-# and let the sizes vary: MegaBlocks (arXiv:2211.15841), DeepSeek-V3.
+# A larger factor drops less and computes more padding. Others, such as MegaBlocks (arXiv:2211.15841) and DeepSeek-V3, drop nothing and let the sizes vary.
 #
 # How skewed is a router? The panel assumes that expert $i$ is chosen in proportion to $1/i^{\text{skew}}$; at skew 0 all are equally popular.
 #
@@ -219,10 +211,6 @@ figures.expert_bars(load, "eight tokens, four experts, capacity 2")
 from course_lib.chapters.ch12_experts_and_long_sequences import panels
 
 panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
-
-# %%
-roomy = panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=2.0).result
-assert round(roomy.imbalance, 2) == 1.83 and roomy.dropped == 0
 
 # %% [markdown]
 # **Answers.**
@@ -237,9 +225,8 @@ assert round(roomy.imbalance, 2) == 1.83 and roomy.dropped == 0
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# For our eight tokens with mean probabilities 0.5, 0.2, 0.2, 0.1 it is
-# $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$. If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the
-# same $k$ experts take everything, it is $E/k$.
+# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, it is $E/k$. For our eight tokens, with mean
+# probabilities 0.5, 0.2, 0.2, 0.1, it is 1.55.
 
 # %%
 uneven = experts.balance_loss(load=(5, 1, 2, 0), probabilities=(0.5, 0.2, 0.2, 0.1))
@@ -249,8 +236,8 @@ assert equally_busy == 1
 assert experts.balance_loss((5, 5, 0, 0), (0.5, 0.5, 0, 0)) == 4 / 2  # k = 2
 
 # %% [markdown]
-# $f_i$ is a count and has no gradient, $P_i$ has one. The gradient lowers the probability of those experts that are chosen too often. The loss is multiplied by a
-# small $\alpha$ ($10^{-2}$ in Switch) and added to the real one.
+# $f_i$ is a count and has no gradient. The gradient of $P_i$ lowers the probability of those experts that are chosen too often. The loss is multiplied by a small
+# $\alpha$ ($10^{-2}$ in Switch) and added to the real one.
 #
 # **Predict.** A mixture of 4 experts with $k = 1$ learns for 60 updates, once without and once with the balance loss. How busy is the busiest expert at
 # the end, relative to the mean? 1 is perfect, 4 is the worst possible.
@@ -266,19 +253,18 @@ expect(3.8, without[-1], within=0.15, label="without", yours=alone)
 expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
 
 # %%
-figures.loss({"without": without, "with the balance loss": with_loss}, "busiest expert / mean")
+figures.loss(
+    {"without": without, "with the balance loss": with_loss}, "busiest expert / mean"
+)
 
 # %% [markdown]
-# **Explain.** Without the loss one expert ends up with almost everything, and you pay memory for three that nobody uses. With it the load evens out.
+# **Explain.** Without the loss one expert ends up with almost everything, and three take memory for nothing. With it the load evens out.
 #
 # ### Balance without a loss
 #
 # The balance loss has a price: its gradient pulls tokens away from the expert that suits them best. DeepSeek-V3 balances almost without one (arXiv:2412.19437,
-# section 2.1.2). Each expert has a bias $b_i$, which is added to its probability *for the choice only*. After each update it moves by a fixed step: up if the expert
-# got fewer choices than the mean, down if it got more.
-#
-# $$\text{choose the largest } k \text{ of } p_i + b_i, \qquad
-# b_i \leftarrow b_i + \gamma \,\operatorname{sign}(\text{mean load} - \text{load}_i) .$$
+# section 2.1.2). Each expert has a bias $b_i$, which is added to its probability *for the choice only*: the token takes the largest $k$ of $p_i + b_i$. After each
+# update $b_i$ moves by a fixed step, up if the expert got fewer choices than the mean, down if it got more.
 
 # %%
 moe, x, wanted = balancing.task()
@@ -289,7 +275,8 @@ expect(1.1, with_bias[-1], within=0.25, label="imbalance with a bias")
 # %% tags=["drawing"]
 loads = {"without": load_without, "loss": load_with_loss, "bias": load_with_bias}
 rows = {
-    f"expert {number}": {how: load[number] for how, load in loads.items()} for number in range(4)
+    f"expert {number}": {how: load[number] for how, load in loads.items()}
+    for number in range(4)
 }
 colours = {"without": style.PALE, "loss": style.SKY, "bias": style.BLUE}
 figures.grouped_bars(rows, "Choices in the last update", "{:,}".format, colours)
@@ -299,7 +286,7 @@ figures.grouped_bars(rows, "Choices in the last update", "{:,}".format, colours)
 #
 # **Remember**
 # - Capacity = factor × mean load. What is above it is dropped, unless sizes may vary. To drop nothing, the factor must reach the imbalance.
-# - Routers skew by themselves. A balance loss (1 when all are equally busy, up to $E/k$) or a bias for the choice evens the load out.
+# - Routers skew by themselves. A balance loss (1 when all are equally busy) or a bias for the choice evens the load out.
 
 # %% [markdown]
 # ### Deeper: the functions behind it
@@ -319,11 +306,14 @@ show_source(scratch.experts.balance_loss, scratch.experts.BiasedRouter)
 # More experts at the same skew drop more, since the mean falls faster than the favourite's share:
 
 # %% tags=["drawing"]
+roomy = panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=2.0).result
+assert round(roomy.imbalance, 2) == 1.83 and roomy.dropped == 0
 factors = [1 + step / 8 for step in range(9)]
 curves = {}
 for count in (8, 16, 64):
     runs = [
-        experts.expert_load(8192, count, 2, capacity_factor=factor, skew=0.5) for factor in factors
+        experts.expert_load(8192, count, 2, capacity_factor=factor, skew=0.5)
+        for factor in factors
     ]
     shares = [100 * run.dropped_fraction for run in runs]
     curves[f"{count} experts"] = list(zip(factors, shares, strict=True))
@@ -342,10 +332,9 @@ assert round(below_1, 2) == 0.92
 # %% [markdown]
 # ## 12.4 Expert parallelism
 #
-# Mixtral's experts of one layer have 1.409 B parameters, 2.82 GB in bf16. Suppose that 8 data-parallel ranks have 4096 tokens each. There are two ways to bring
-# tokens and experts together:
+# 8 data-parallel ranks have 4096 tokens each. There are two ways to bring tokens and experts together:
 #
-# - *Weights to the tokens*, as FSDP does (chapter 9): each rank gathers all 8 experts, 2.82 GB, and uses each of them for few tokens.
+# - *Weights to the tokens*, as FSDP does (chapter 9): each rank gathers all 8 experts of a layer, 1.409 B parameters or 2.82 GB in bf16.
 # - *Tokens to the weights*: each rank keeps one expert, and sends each token to the ranks of its two experts. $4096 \cdot 2$ choices of 4096 numbers of 2 bytes are
 #   67.1 MB there, and 67.1 MB back.
 
@@ -376,8 +365,7 @@ figures.stacked_bars(
 # every other rank: that is chapter 6's all-to-all, twice per layer. The first is called **dispatch** (分发), the second **combine** (合并). The degree of EP is
 # free, as long as it divides the number of experts: with 4 ranks each has two of Mixtral's experts.
 #
-# Follow the tokens of four ranks, 64 on each, to eight experts and back. Every rank sends nearly the same number of rows. Do all ranks get the same number to
-# work on? And whose tokens are dropped?
+# Follow the tokens of four ranks, 64 on each, to eight experts and back. Do all ranks get the same number of rows to work on? And whose tokens are dropped?
 
 # %%
 from course_lib.chapters.ch12_experts_and_long_sequences import steppers
@@ -387,13 +375,9 @@ steppers.expert_exchange(ranks=4)
 # %% [markdown]
 # Rank 0 has the two favourites and computes 160 rows, rank 3 has 84, and all wait for rank 0. The choices of ranks 2 and 3 are dropped, since the first come
 # first. So what a rank sends depends on its tokens, and what it receives on its experts' popularity.
-
-# %%
-show_source(scratch.experts.MoE.forward)
-
-# %% [markdown]
-# `_count` computes how many choices of every rank each expert accepts, and `_compute` works through this rank's own experts. All that travels is in a class of its
-# own, the dispatcher. **Try exercise 12.10 first: it asks for the dispatcher.** The course's own version is folded at the end of this section.
+#
+# All that travels is in a class of its own, the dispatcher. **Exercise 12.10 asks for it; try it before** you open the course's own version, which is folded at
+# the end of this section.
 #
 # ### The bytes
 #
@@ -434,10 +418,8 @@ mean = sum(size for (_, size), _ in reports) / 2
 assert mean == 4 * 128 * 2 * 64 * 4  # the balanced formula
 
 # %% [markdown]
-# From the counts each rank agrees to the byte. The balanced formula is right *on average*, since every row that is sent arrives somewhere.
-#
-# Mixtral on 8 ranks with 4096 tokens each: $4 \cdot 67.1$ MB in each of 32 layers are 8.6 GB a step, of which 7.5 GB leave the rank. That takes 17 ms over NVLink
-# (450 GB/s), and 150 ms over one 50 GB/s network port.
+# From the counts each rank agrees to the byte. The balanced formula is right *on average*, since every row that is sent arrives somewhere. For Mixtral on 8 ranks,
+# $4 \cdot 67.1$ MB in each of 32 layers are 8.6 GB a step, of which 7.5 GB leave the rank: 17 ms over NVLink (450 GB/s), 150 ms over one 50 GB/s network port.
 
 # %%
 H100 = hardware.accelerator("H100-SXM")
@@ -460,8 +442,7 @@ assert 32 * 4 * one_rank.travelling_bytes == traffic
 #
 # $$\frac{18\,h\,f}{8\,h} = 2.25\,f \quad\text{FLOP per byte.}$$
 #
-# Neither the number of tokens nor $h$ matters, only the width $f$ of an expert. Compare it with the ridge of each wire (section 10.7), the FLOP that an H100 can
-# do while it sends one byte:
+# Only the width $f$ of an expert matters. Compare it with the ridge of each wire (section 10.7), the FLOP that an H100 can do while it sends one byte:
 
 # %%
 wires = {"the network's": 50e9, "an H800's NVLink's": 200e9, "NVLink's": 450e9}
@@ -486,15 +467,14 @@ title = "FLOP of an expert for each byte sent, and what a wire asks for"
 figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 
 # %% [markdown]
-# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones hide an H100's NVLink only, and on the H800s it was trained on, whose
-# NVLink moves 200 GB/s one way, not even that. The price of small experts is a fast wire.
+# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones hide an H100's NVLink only, and not even that of the H800s it was
+# trained on. The price of small experts is a fast wire.
 #
 # ### What EP does to the gradients
 #
 # EP ranks *are* data-parallel ranks: each has its own part of the batch. Gradients of the dense part are all-reduced as ever. An expert on one rank has seen the
-# tokens of all ranks, so the gradient is complete and stays where it is. (If each rank's loss is the mean over its own tokens, it is the sum of $n$ means and
-# must still be divided by $n$. DDP does that for the dense part only.) With EP of degree $e$ each expert exists $n/e$ times, and its gradients are summed
-# over those ranks: with 8 ranks and EP 4, over ranks 0 and 4.
+# tokens of all ranks, so its gradient is complete and stays there. (If each rank's loss is a mean over its own tokens, it is a sum of $n$ means and must still be
+# divided by $n$. DDP does that for the dense part only.) With EP of degree $e$ each expert exists $n/e$ times, and its gradients are summed over those ranks.
 #
 # In Megatron-Core: `--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8`, with `--moe-aux-loss-coeff 0.01` for the balance loss and
 # `--moe-expert-capacity-factor` for those who want to drop.
@@ -502,8 +482,8 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 # %% [markdown]
 # ### Demo: experts on four ranks
 #
-# A GPT of 2 layers with 4 experts each, one expert per rank, $k = 2$, 256 tokens in all. Once with a router that deals the tokens out in turn, so that the
-# balanced formula holds exactly, and once with the real one.
+# A GPT of 2 layers with 4 experts each, one expert per rank, $k = 2$, 256 tokens in all: once with a router that deals the tokens out in turn, so that the balanced
+# formula is exact, and once with the real one.
 #
 # **Predict.** What is the least that a rank can send, in percent of the balanced bytes, whatever the router does?
 
@@ -532,8 +512,9 @@ assert balanced / 2 <= size < balanced
 print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}")
 
 # %% [markdown]
-# **Explain.** A rank always sends the rows of its own tokens, half of the balanced bytes. The other half is what it sends back. Read the load (for each layer, for
-# each expert): almost no token wants expert 0, so rank 0 has hardly anything to send back. The prediction is still exact, because it uses the counts. Both versions train as one process does: where an expert lives changes nothing in the result.
+# **Explain.** A rank always sends the rows of its own tokens, half of the balanced bytes. The other half is what it sends back. Read the load (for each layer, for each
+# expert): almost no token wants expert 0, so rank 0 has hardly anything to send back. Computed from the counts, the prediction is still exact. And where an expert lives
+# changes nothing in the result.
 
 # %% [markdown]
 # In a terminal; the second line is PyTorch's own launcher:
@@ -576,6 +557,12 @@ figures.expert_bars(
 
 # %% [markdown]
 # ### Deeper: the course's own dispatcher
+
+# %%
+show_source(scratch.experts.MoE.forward)
+
+# %% [markdown]
+# `_count` computes how many choices of every rank each expert accepts, and `_compute` works through this rank's own experts.
 
 # %%
 show_source(scratch.experts.Dispatcher)

@@ -49,7 +49,9 @@ torch.set_num_threads(1)
 llama = models.MODELS["llama3.1-8b"]
 works = [flops.layer_flops(llama, 0, 1, 2**power) for power in range(11, 21)]
 tera = {"scores": [(it.tokens, it.scores_flop / 1e12) for it in works]}
-tera["matrices"] = [(it.tokens, (it.projections_flop + it.mlp_flop) / 1e12) for it in works]
+tera["matrices"] = [
+    (it.tokens, (it.projections_flop + it.mlp_flop) / 1e12) for it in works
+]
 
 # %% tags=["drawing"]
 figures.lines(
@@ -61,9 +63,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# What can be cut? *Data parallelism* cuts the batch, and one sequence is not a batch. *Pipeline parallelism* cuts layers, but keeps as many micro-batches in
-# flight as it has stages. *Tensor parallelism* with sequence parallelism cuts layers and logits, but stays in a node (chapter 10): 8 ways. Is that enough? Count
-# all that lies on one of eight GPUs:
+# Data parallelism cannot cut one sequence. A pipeline cuts layers, but keeps as many micro-batches in flight as it has stages. *Tensor parallelism* with sequence
+# parallelism cuts layers and logits, but stays in a node: 8 ways (chapter 10). Is that enough? Count all that lies on one of eight GPUs:
 
 # %%
 H100 = hardware.accelerator("H100-SXM")
@@ -94,9 +95,8 @@ figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 # 155 GB.
 #
 # So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs and logits treat tokens one by one and do not notice. Only in attention does a token look
-# at others. Cutting the sequence through the whole layer is **context parallelism** (CP). (Chapter 10's sequence parallelism cuts it only *between* the
-# tensor-parallel parts.) The weights are the same on all ranks, as in data parallelism, and their gradients are summed over DP and CP ranks together. So CP
-# alone leaves all states on every GPU; ZeRO (chapter 8) cuts those, over the same ranks:
+# at others. Cutting the sequence through the whole layer is **context parallelism** (CP). The weights are the same on all ranks, as in data parallelism, and their
+# gradients are summed over DP and CP ranks together. So CP alone leaves all states on every GPU; ZeRO (chapter 8) cuts those, over the same ranks:
 
 # %%
 bars = {
@@ -177,8 +177,8 @@ figures.stacked_bars(rows, "Shares of the softmax", "{:.3f}".format, notes)
 #
 # $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the block it has, sends it on to its neighbour,
 # and receives the next one. After $n - 1$ hops every rank has seen all keys. At any time it holds at most three blocks, however large $n$ is: its own, the one that it
-# works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023, arXiv:2310.01889, section 3). **Try exercise 12.11 first if you
-# want to build it**; the course's own version is folded at the end of this section.
+# works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023, arXiv:2310.01889, section 3). Exercise 12.11 asks for it; the course's own
+# version is folded at the end of this section.
 #
 # A hop carries the keys and values of $c = s/n$ tokens, $w$ numbers a token ($w = h$, or less with grouped-query attention, where several query heads share keys). Per
 # layer and sequence there are $n-1$ hops forward; $n-1$ backward, since keeping all blocks would undo the saving; and $n-1$ with the gradients of keys and
@@ -203,8 +203,8 @@ assert step.bytes_by_axis["cp"] == 32 * ring_bytes(16)
 expect(1.25, ring_bytes(16) / ring_bytes(4), label="n = 16 / n = 4", yours=grown)
 
 # %% [markdown]
-# **Explain.** The slices are a quarter as long and there are five times as many hops: 1.25 times. More ranks share the work but not the bytes. For LLaMA-3.1 8B on 16 ranks ($c = 8192$,
-# $w = 1024$) a hop is 33.6 MB, and 45 of them in each of 32 layers are 48.3 GB a step.
+# **Explain.** The slices are a quarter as long and there are five times as many hops. More ranks share the work but not the bytes. For LLaMA-3.1 8B on 16 ranks
+# ($w = 1024$) a hop is 33.6 MB, and 45 of them in each of 32 layers are 48.3 GB a step.
 #
 # Do the hops hide behind the computation? A block of $c$ queries and $c$ keys takes $4c^2h$ FLOP (queries with keys, weights with values, 2 for each
 # multiply-add). The next block has $4cw$ bytes. The one grows with $c^2$, the other with $c$, so somewhere the lines cross. For an H100 (989 TFLOP/s) and a
@@ -221,7 +221,9 @@ assert round(needed[1024]) == 4947 and needed[4096] == 4 * needed[1024]
 slices = [2**power for power in range(10, 17)]
 curves = {"computing": [(c, 1e6 * 4 * c**2 * 4096 / 989.4e12) for c in slices]}
 for width in needed:
-    curves[f"sending, w = {width:,}"] = [(c, 1e6 * 4 * c * width / 50e9) for c in slices]
+    curves[f"sending, w = {width:,}"] = [
+        (c, 1e6 * 4 * c * width / 50e9) for c in slices
+    ]
 figures.lines(
     curves,
     "tokens on a rank, c",
@@ -232,8 +234,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# LLaMA-3.1 8B needs 4947 tokens on a rank; with as many key heads as query heads it would need four times as many. Real kernels do not reach the peak, which makes
-# hiding easier.
+# LLaMA-3.1 8B needs 4947 tokens on a rank; with as many key heads as query heads it would need four times as many.
 #
 # ### Who has how much to do?
 #
@@ -264,7 +265,10 @@ assert in_order == [256, 512, 768, 1024] and len(set(zigzag)) == 1
 expect(9, zigzag[0] / 8**2, label="pairs of chunks of a rank", yours=each)
 
 # %% tags=["drawing"]
-rows = {f"rank {rank}": {"in order": in_order[rank], "zig-zag": zigzag[rank]} for rank in range(4)}
+rows = {
+    f"rank {rank}": {"in order": in_order[rank], "zig-zag": zigzag[rank]}
+    for rank in range(4)
+}
 colours = {"in order": style.PALE, "zig-zag": style.COMPUTING}
 figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colours)
 
@@ -412,8 +416,7 @@ assert in_zig == in_ring  # other tokens, as many bytes
 # %% [markdown]
 # **Explain.** A ring makes 3 hops in each of 3 rounds and 2 layers, 18 in all, and the counter agrees to the byte. The all-gather version sends two thirds of that,
 # because it *keeps* the gathered keys and values for the backward pass: the memory that the ring saves. Scores per rank are those of section 12.7. The differences to one process are
-# rounding ($10^{-7}$). On this machine the ring is usually the slower one, for reasons that a GPU does not have: tiny blocks, many messages, and a loop in Python
-# around each of them.
+# rounding ($10^{-7}$). On this machine the ring is usually the slower one, because of tiny blocks and a loop in Python around each message.
 #
 # In a terminal:
 #
@@ -549,7 +552,9 @@ for width, wire in ((1024, 50e9), (4096, 50e9), (1024, 450e9)):
     degrees.append(2 ** int(math.log2(131_072 / (2 * tokens))))
 llama, all_heads, fast_wire = degrees
 plain = [context.rank_scores(131_072, rank, llama) for rank in range(llama)]
-mixed = [context.rank_scores(131_072, rank, llama, zigzag=True) for rank in range(llama)]
+mixed = [
+    context.rank_scores(131_072, rank, llama, zigzag=True) for rank in range(llama)
+]
 shorter = max(plain) / max(mixed)
 ### END SOLUTION
 check("12.9", [llama, all_heads, fast_wire, shorter])

@@ -170,7 +170,9 @@ def sent_for_experts(layout, sequence):
     """Bytes that a GPU sends in a step along ep, and along tp for experts."""
     shape = models.MODELS["mixtral-8x7b"]
     sent = step_traffic(Job(shape, Recipe(), layout, CLUSTER, sequence)).collectives
-    return sum(one.total_bytes for one in sent if one.axis == "ep" or one.what == "experts")
+    return sum(
+        one.total_bytes for one in sent if one.axis == "ep" or one.what == "experts"
+    )
 
 
 with_tp = replace(layout, sequence_parallel=True, keep_gathered=True)
@@ -232,7 +234,9 @@ figures.lines(
 def rates(count):
     """GFLOP/s of `count` small products: in a loop, and in one call."""
     x, weights = torch.randn(count, 2048 // count, 32), torch.randn(count, 32, 64)
-    loop = measure.times.seconds(lambda: [a @ w for a, w in zip(x, weights, strict=True)])
+    loop = measure.times.seconds(
+        lambda: [a @ w for a, w in zip(x, weights, strict=True)]
+    )
     batch = measure.times.seconds(lambda: torch.bmm(x, weights))
     return [2 * 2048 * 32 * 64 / seconds / 1e9 for seconds in (loop, batch)]
 
