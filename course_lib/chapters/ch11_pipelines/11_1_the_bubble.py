@@ -82,8 +82,8 @@ whole = measure.gradients.flat_gradient(gpt)
 assert measure.gradients.relative_difference(in_pieces, whole) < 1e-6
 
 # %% [markdown]
-# The gradient is that of the uncut model. Now look at the time. Let a forward pass of a stage take 1 unit and a backward pass 2 (chapter 5). Each row is a
-# device; what is not coloured is idle.
+# The gradient is that of the uncut model. Now look at the time. Let a forward pass of a stage take 1 unit and a backward pass 2 (chapter 5). Each row
+# is a device; what is not coloured is idle.
 
 # %%
 one = simulation.timeline("naive", stages=3, micro_batches=2)
@@ -106,8 +106,8 @@ assert one.bubble_fraction == 2 / 3
 # - *Pipeline parallelism* cuts the layers, and the batch into micro-batches, so that all devices work. It sends the same activations.
 # - *Tensor parallelism* cuts each matrix and sends sums within each layer (chapter 10).
 #
-# So a pipeline needs no copy of the model, although notes 002 and 003 say that it combines data and model parallelism. A device is driven by one **worker**
-# (工作进程), a process with a rank and not a thread (线程).
+# So a pipeline needs no copy of the model, although notes 002 and 003 say that it combines data and model parallelism. A device is driven by one
+# **worker** (工作进程), a process with a rank and not a thread (线程).
 #
 # **Remember**
 # - Cut the layers: one tensor crosses each cut forward, one backward. The gradient stays the same.
@@ -171,8 +171,9 @@ expect(
 # $$\frac{\text{idle}}{\text{busy}} = \frac{p-1}{m} = \frac{9}{24} = 37.5\,\%, \qquad
 # \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{m+p-1} = \frac{9}{33} = 27.3\,\%.$$
 #
-# The left one divides by the *ideal* time: it says how much longer an update takes than without a bubble (Narayanan et al. 2021, arXiv:2104.04473, section
-# 2.2). The right one divides by the *whole* time: it is what a monitor shows (GPipe, section 2.3). Neither depends on $f$ and $b$, which cancel.
+# The left one divides by the *ideal* time: it says how much longer an update takes than without a bubble (Narayanan et al. 2021, arXiv:2104.04473,
+# section 2.2). The right one divides by the *whole* time: it is what a monitor shows (GPipe, section 2.3). Neither depends on $f$ and $b$, which
+# cancel.
 
 # %%
 assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
@@ -224,8 +225,8 @@ assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
 # equal the number of layers".)
 #
 # GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). One of their reasons is that their pipeline recomputes activations
-# (chapter 4): the work grows to $m(2f+b)$, and the bubble does not, since a stage can recompute while it waits. With 4 stages, 16 micro-batches, $f = 1$ and
-# $b = 2$ the bubble is then 9 units beside 64 units of work, 12 % of the whole time instead of 16 %.
+# (chapter 4): the work grows to $m(2f+b)$, and the bubble does not, since a stage can recompute while it waits. With 4 stages, 16 micro-batches, $f =
+# 1$ and $b = 2$ the bubble is then 9 units beside 64 units of work, 12 % of the whole time instead of 16 %.
 
 # %%
 assert round(9 / (9 + 16 * (2 * 1 + 2)), 2) == 0.12
@@ -256,9 +257,9 @@ from course_lib.chapters.ch11_pipelines import steppers
 steppers.schedule("1f1b", stages=4, micro_batches=8)
 
 # %% [markdown]
-# Micro-batch 4 waits until micro-batch 0 has come back. From then on each backward pass frees the memory that the next forward pass takes.
+# Micro-batch 4 waits until micro-batch 0 has come back and freed its memory.
 #
-# **Predict.** 8 stages and 64 micro-batches under 1F1B. How many micro-batches are in flight on stage 2 at most? (The first stage is stage 0.)
+# **Predict.** 8 stages and 64 micro-batches under 1F1B. How many micro-batches are in flight on stage 2 at most?
 
 # %%
 held = predict("11.held_on_2", "In flight on stage 2 of 8?", yours=None)
@@ -273,8 +274,7 @@ assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 
 # %% [markdown]
 # **Explain.** Stage 2 has 5 stages behind it. It warms up with 5 forward passes and runs a sixth; from there on each forward pass follows a backward
-# pass. So stage $k$ holds $\min(m,\ p-k)$ micro-batches, however large $m$ is. That is why large runs use 1F1B or its descendants and not
-# GPipe's order.
+# pass. So stage $k$ holds $\min(m,\ p-k)$ micro-batches, however large $m$ is. That is why large runs use 1F1B and not GPipe's order.
 #
 # ### More stages, the same activations
 #
@@ -304,14 +304,13 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 
 # %% [markdown]
 # The first stage keeps 109 GB, whatever $p$ is. So stages divide weights, gradients and optimizer states by $p$, but *not* the first stage's
-# activations. Those take tensor parallelism (chapter 10) or recomputation (chapter 4). (Note 004 counts "160 times the activations" for 80 stages: twice too many micro-batches, and
-# each as if a stage had all layers.)
+# activations. Tensor parallelism (chapter 10) and recomputation (chapter 4) do. (Note 004's "160 times the activations" for 80 stages counts twice
+# too many micro-batches, and all layers for each.)
 #
 # ### Orders that hang
 #
-# A schedule is only an order of passes for each stage. It contains no times. The simulator has one rule: *a pass starts as soon as its stage is free
-# and what it needs has arrived*. You can give it an order of your own. A careless one **hangs**, as in chapter 6, because each stage waits for the
-# other:
+# A schedule is only an order of passes for each stage. The simulator has one rule: *a pass starts as soon as its stage is free and what it needs has
+# arrived*. You can give it an order of your own. A careless one **hangs**, as in chapter 6, because each stage waits for the other:
 
 # %%
 Pass = schedules.Pass
@@ -358,8 +357,8 @@ show_source(simulation._Simulation._advance)
 # ## The answer
 #
 # Four stages that take turns are each idle for three quarters of the time. Cut the batch as well, into $m$ micro-batches, and the idle part falls to
-# $(p-1)/(m+p-1)$: 27 % with 8 micro-batches, 8.6 % with 32. 1F1B has the same bubble as GPipe, but the first of the four stages then holds 4 micro-batches
-# instead of 32.
+# $(p-1)/(m+p-1)$: 27 % with 8 micro-batches, 8.6 % with 32. 1F1B has the same bubble as GPipe, but the first of the four stages then holds 4
+# micro-batches instead of 32.
 #
 # **Read on.** Huang et al. 2018, *GPipe*, section 2 (arXiv:1811.06965). Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU
 # Clusters*, section 2.2 (arXiv:2104.04473).
@@ -372,8 +371,8 @@ from course_lib.theory.pipelines.bubble import PassTimes
 # %% [markdown] tags=["exercise"]
 # ### 11.5 Debug: whose counters?
 #
-# Note 003 attaches the definitions of parallelism to the wrong families. Counters cannot do that. Four programs train LLaMA-2 7B on 4 GPUs in bf16, each with
-# one of the families of section 11.1, and 16 sequences of 4096 tokens in an update. The second GPU of each:
+# Note 003 attaches the definitions of parallelism to the wrong families. Counters cannot do that. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
+# each with one of the families of section 11.1, and 16 sequences of 4096 tokens in an update. The second GPU of each:
 #
 # | | weights on it | sent in an update | waits for its turn |
 # |---|---|---|---|

@@ -72,7 +72,7 @@ assert chunked.in_flight(0) == 4 + 3 / 2
 
 # %% [markdown]
 # **Remember**
-# - $v$ chunks divide the bubble by $v$, for about $v$ times the messages and $(p-1)/v$ more micro-batches in flight.
+# - $v$ chunks divide the bubble by $v$, for about $v$ times the messages.
 
 # %% [markdown]
 # ## 11.6 Wires, and stages that are not equal
@@ -82,7 +82,7 @@ assert chunked.in_flight(0) == 4 + 3 / 2
 #
 # $$b \cdot s \cdot h \cdot 2 \text{ bytes} = 1 \cdot 4096 \cdot 8192 \cdot 2 \text{ bytes} = 67.1 \text{ MB forward, and as much backward.}$$
 #
-# Is that much? Compare it with the computation in between, on 8 stages of 10 layers and on 80 stages of one:
+# Compare that with the computation in between, on 8 stages of 10 layers and on 80 stages of one:
 
 # %%
 llama = models.MODELS["llama2-70b"]
@@ -112,8 +112,8 @@ figures.stacked_bars(bars, title, "{:.1f} ms".format, parts, colours=colours)
 # Under 2 % with 8 stages, over a network, and more than 10 % with 80.
 #
 # **Predict.** Now cut the same model by tensor parallelism over 8 GPUs. Each of its 80 layers then has 4 all-reduces of such a 67 MB tensor for each
-# micro-batch, 2 forward and 2 backward, and a ring over 8 GPUs sends $2 \cdot \frac78$ of a tensor. A stage in the middle of a pipeline sends two tensors.
-# How many times as many bytes does a GPU send under tensor parallelism?
+# micro-batch, 2 forward and 2 backward, and a ring over 8 GPUs sends $2 \cdot \frac78$ of a tensor. A stage in the middle of a pipeline sends two
+# tensors. How many times as many bytes does a GPU send under tensor parallelism?
 
 # %%
 ratio = predict("11.wire", "Bytes, tensor / pipeline?", yours=None)
@@ -140,8 +140,8 @@ expect(
 figures.bars(totals, units.format_bytes, "Sent by one GPU in one update")
 
 # %% [markdown]
-# **Explain.** 280 by hand; counted, it is 282, because embedding and head are cut as well. So **tensor parallelism goes inside the server, over NVLink, and
-# pipeline stages between servers, over the network.**
+# **Explain.** 280 by hand; counted, it is 282, because embedding and head are cut as well. So **tensor parallelism goes inside the server, over
+# NVLink, and pipeline stages between servers, over the network.**
 #
 # One more message, once an update: GPT-2 uses its embedding table as head as well (tied weights). The first and the last stage each hold a copy and
 # compute a part of its gradient. They all-reduce these parts; otherwise the copies drift apart.
@@ -174,7 +174,7 @@ expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 #
 # ### The fullest stage decides what fits
 #
-# Embedding and head also need memory, and so do the logits. LLaMA-3.1 8B, 4 stages of 8 layers, 16 micro-batches of one sequence of 8192 tokens under 1F1B:
+# Embedding, head and logits also need memory. LLaMA-3.1 8B on 4 stages of 8 layers, 16 micro-batches of one sequence of 8192 tokens, under 1F1B:
 
 # %%
 shape, rows = models.MODELS["llama3.1-8b"], {}
@@ -196,9 +196,9 @@ figures.stacked_bars(rows, "LLaMA-3.1 8B on 4 stages", units.format_bytes, limit
 #
 # ### Copies of a pipeline
 #
-# Data-parallel copies of a pipeline sum their gradients once an update, and with ZeRO-1 that stays so. ZeRO-2 reduces them after each backward pass, and
-# ZeRO-3 gathers a stage's weights again for each pass, so both send in each of $m$ micro-batches. That is why pipelines take ZeRO-1. Llama 3 uses FSDP, but does not
-# free the gathered weights after the forward pass (arXiv:2407.21783, section 3.3.2).
+# Data-parallel copies of a pipeline sum their gradients once an update, and with ZeRO-1 that stays so. ZeRO-2 reduces them after each backward pass,
+# and ZeRO-3 gathers a stage's weights again for each pass, so both send in each of $m$ micro-batches. That is why pipelines take ZeRO-1. Llama 3 uses
+# FSDP, but does not free the gathered weights after the forward pass (arXiv:2407.21783, section 3.3.2).
 #
 # **Remember**
 # - A cut costs $b \cdot s \cdot h$ numbers each way. Pipelines go over the network, tensor parallelism over NVLink.
@@ -231,8 +231,8 @@ figures.timeline(charts, seconds=False)
 #
 # $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
 #
-# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept until its W,
-# so every stage holds $p$ micro-batches, also the last one.
+# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
+# until its W, so every stage holds $p$ micro-batches, also the last one.
 
 # %%
 charts = {}
@@ -252,12 +252,12 @@ figures.timeline(charts, seconds=False)
 # ### Choosing
 #
 # - **Stages:** as few as the memory needs. Each one adds bubble, and short stages are uneven.
-# - **Micro-batches:** a global batch of 1024 sequences on 16 copies leaves each pipeline 64 micro-batches of one sequence. Take 1 or 2 sequences, unless the
-#   matrices become limited by memory (chapter 5).
+# - **Micro-batches:** a global batch of 1024 sequences on 16 copies leaves each pipeline 64 micro-batches of one sequence. Take 1 or 2 sequences,
+#   unless the matrices become limited by memory (chapter 5).
 # - **Schedule:** 1F1B first. Interleaved, when $m$ is small and the wire is fast. ZB-H1, when every stage has room for $p$ micro-batches.
 #
-# In Megatron-Core, 80 layers on 8 stages with two chunks of 5 layers are `--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 5`, and
-# `overlap_p2p_comm` lets messages run beside the computation. In TorchTitan they are `--parallelism.pipeline_parallel_degree 8` and
+# In Megatron-Core, 80 layers on 8 stages with two chunks of 5 layers are `--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage
+# 5`, and `overlap_p2p_comm` lets messages run beside the computation. In TorchTitan the flags are `--parallelism.pipeline_parallel_degree 8` and
 # `--parallelism.pipeline_parallel_schedule Interleaved1F1B`.
 #
 # Now try it. Times are in forward passes of a stage.
@@ -293,25 +293,24 @@ assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 # ## 11.7 From scratch, then from the library
 #
 # A pipeline program has three pieces. `Part` holds some layers of the model; section 11.1 used it. `Pipeline` runs the passes, in the order that the
-# simulator plays: for each pass it takes what the pass needs, computes, and sends the result on. `Mail` carries the tensors. **Try exercise 11.11 first: it
-# asks for `Pipeline`.** The course's own version is folded at the end of this section.
+# simulator plays: for each pass it takes what the pass needs, computes, and sends the result on. `Mail` carries the tensors. **Try exercise 11.11
+# first: it asks for `Pipeline`.** The course's own version is folded at the end of this section.
 #
 # The mail follows one rule. If two neighbours both *send and wait* at the same time, they hang, so nobody waits to send: `isend` starts a message, and a
 # receive is posted before its message is needed.
-
-# %% [markdown]
-# PyTorch has all this in `torch.distributed.pipelining`. You wrap the part of the model on your rank as a `PipelineStage` and choose a schedule; `step` runs
-# the passes of one update:
+#
+# PyTorch has all this in `torch.distributed.pipelining`. You wrap the part of the model on your rank as a `PipelineStage` and choose a schedule;
+# `step` runs the passes of one update:
 
 # %%
 show_source(pipeline_demo.Library)
 
 # %% [markdown]
-# It does not know the tied table, hence the line with `sum_tied_gradients`. And it averages the losses of the micro-batches, each a mean over its own tokens: right for
-# equal lengths, wrong for ragged ones (section 2.2).
+# PyTorch's schedule does not know the tied table, hence the line with `sum_tied_gradients`. And it averages the losses of the micro-batches, each a
+# mean over its own tokens: right for equal lengths, wrong for ragged ones (section 2.2).
 #
 # **Remember**
-# - A schedule is data: one list for each stage, for simulator and program alike.
+# - A schedule is data: simulator and program run the same list.
 # - Send without waiting, and receive in the order in which the neighbour sends.
 
 # %% [markdown]
@@ -344,8 +343,8 @@ print(scratch.pipeline_stage.Mail.__doc__)
 # %% [markdown]
 # ## 11.8 Demo: four stages
 #
-# A GPT with 9 layers and hidden size 32 trains on four ranks, with 16 samples of 16 characters in 8 micro-batches. Every schedule runs from scratch, and by
-# PyTorch where PyTorch has it.
+# A GPT with 9 layers and hidden size 32 trains on four ranks, with 16 samples of 16 characters in 8 micro-batches. Every schedule runs from scratch,
+# and by PyTorch where PyTorch has it.
 #
 # **Predict.** How many messages does the first stage send in an update of 1F1B? And how many times as many with two chunks, interleaved? The first stage
 # then holds a piece from the middle as well.
@@ -367,8 +366,7 @@ expect(3, in_chunks / sends, label="with two chunks", yours=more_messages)
 
 # %% [markdown]
 # **Explain.** The first stage sends activations only, one message for each micro-batch. With two chunks it also holds a piece in the middle, which sends
-# activations up and gradients down: $8 + 16 = 24$. Every version has the gradient of one process up to rounding, stores what is predicted and sends
-# what is predicted, to the byte:
+# activations up and gradients down: $8 + 16 = 24$. Every version has the gradient of one process, and stores and sends what is predicted, to the byte:
 
 # %%
 assert sent_bytes == 8 * 2 * 16 * 32 * 4  # micro-batches · b · s · h · bytes
@@ -389,8 +387,8 @@ assert [stage.most_held for stage in run.stages["gpipe"]] == [8, 8, 8, 8]
 # %% [markdown]
 # ### The bubble, measured
 #
-# Four stages that compute would disturb each other on a machine with fewer cores. Sleeping ones do not. So the demo ran each schedule once more, with stages that
-# sleep 20 ms instead of a forward pass and 40 ms instead of a backward pass, and with real messages between them.
+# Four stages that compute would disturb each other on a machine with fewer cores. Sleeping ones do not. So the demo ran each schedule once more with
+# real messages, and with stages that sleep 20 ms instead of a forward pass and 40 ms instead of a backward pass.
 
 # %%
 asleep = {ran.schedule: ran for ran in run.sleeping}
@@ -411,8 +409,8 @@ colours = {"predicted": style.THEORY, "measured": style.MEASURED}
 figures.grouped_bars(rows, "Idle, % of the whole time", "{:.1f}".format, colours)
 
 # %% [markdown]
-# **Explain.** Each measured bubble is larger than predicted, because *timers fire late*, by some tenths of a millisecond, and *messages take time*: a sleeping
-# process has to be woken for each. With longer passes the measured bubble comes closer to the formula; try `sleep_ms=50`.
+# **Explain.** Each measured bubble is larger than predicted, because *timers fire late*, by some tenths of a millisecond, and *messages take time*: a
+# sleeping process has to be woken for each. With longer passes the measured bubble comes closer to the formula; try `sleep_ms=50`.
 #
 # **Predict.** Now twice the micro-batches, each pass as long as before. How many times as long does an update of 1F1B take with $m = 16$ as with
 # $m = 8$?
@@ -434,10 +432,10 @@ assert again.sent["send-recv"] == (16, sent_bytes)  # more messages, the same by
 assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
 
 # %% [markdown]
-# **Explain.** Less than twice as long. 8 more micro-batches add $8 \cdot 60$ ms, and the bubble stays at $3 \cdot 60$ ms, so the time grows from 11 to 19 units
-# of 60 ms. The idle part falls from 27 to 16 %.
+# **Explain.** 8 more micro-batches add $8 \cdot 60$ ms, and the bubble stays at $3 \cdot 60$ ms, so the time grows from 11 to 19 units of 60 ms. The
+# idle part falls from 27 to 16 %.
 #
-# In a terminal, and by PyTorch's own launcher; on four GPUs the lines are the same:
+# In a terminal, and by PyTorch's own launcher:
 #
 # ```
 # course demo pipeline --ranks 4 --schedule 1f1b --micro-batches 16
@@ -462,15 +460,15 @@ print(f"{1000 * extra:.1f} ms longer: {1000 * late:.1f} ms late timers (stage 0)
 print(f"and {1000 * (extra - late) / waits:.1f} ms for each of {waits:g} messages")
 
 # %% [markdown]
-# A millisecond or more for a message of a few hundred bytes is not the wire. It is a sleeping process that has to be woken, and on a busy machine that takes
-# longer. Neither cause grows with the length of a pass.
+# A millisecond or more for a message of a few hundred bytes is not the wire. It is a sleeping process that has to be woken, and on a busy machine
+# that takes longer. Neither cause grows with the length of a pass.
 
 # %% [markdown]
 # ## The answer
 #
-# For LLaMA-2 70B on 8 GPUs a pipeline sends 280 times less than tensor parallelism, so the network is fast enough for it. Run 1F1B with as few stages as
-# the memory needs and as many micro-batches as the batch allows. Two chunks on each stage halve the bubble for twice the messages. ZB-H1 leaves a third of
-# it, if every stage can hold $p$ micro-batches. Then move layers until no stage is slower or fuller than the others.
+# For LLaMA-2 70B on 8 GPUs a pipeline sends 280 times less than tensor parallelism, so the network is fast enough for it. Run 1F1B with as few stages
+# as the memory needs and as many micro-batches as the batch allows. Two chunks on each stage halve the bubble for twice the messages. ZB-H1 leaves a
+# third of it, if every stage can hold $p$ micro-batches. Then move layers until no stage is slower or fuller than the others.
 
 # %%
 from course_lib import quiz
@@ -515,12 +513,12 @@ quiz("11")
 # %% [markdown] tags=["exercise"]
 # ### 11.2 Debug: which measure first?
 #
-# The card of a run under 1F1B: 8 stages, 32 micro-batches of 2 sequences each. A forward pass takes 1 unit and a backward pass 2, half of it for W. Messages
-# cost nothing. Each GPU has 80 GB, of which 40 GB hold weights, gradients and states. Stage 0 holds 34 GB of activations, and stage 7 holds 4.25 GB. Each stage is idle for 18 %
-# of the time.
+# The card of a run under 1F1B: 8 stages, 32 micro-batches of 2 sequences each. A forward pass takes 1 unit and a backward pass 2, half of it for W.
+# Messages cost nothing. Each GPU has 80 GB, of which 40 GB hold weights, gradients and states. Stage 0 holds 34 GB of activations, and stage 7 holds
+# 4.25 GB. Each stage is idle for 18 % of the time.
 #
-# Judge each measure by itself: `"too large"` if it needs more than 80 GB on any stage, else `"slower"` or `"faster"`. Which of those that are faster gives the
-# shortest update? Enter its name in the last line.
+# Judge each measure by itself: `"too large"` if it needs more than 80 GB on any stage, else `"slower"` or `"faster"`. Which of those that are faster
+# gives the shortest update? Enter its name in the last line.
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 3
@@ -552,10 +550,9 @@ check("11.2", verdicts)
 # %% [markdown] tags=["exercise"]
 # ### 11.3 Debug: it does not get faster
 #
-# A pipeline of 4 stages under 1F1B is slower than its authors promised. They measure the time of an update: 4.02 s with 8
-# micro-batches, 7.14 s with 16, of the same size. Three stages are alike. How long does the slowest stage need for one micro-batch, forward and backward? If
-# it is the last one: how long do the others need? And what would 16 micro-batches take if layers were moved until all four were
-# alike?
+# A pipeline of 4 stages under 1F1B is slower than its authors promised. They measure the time of an update: 4.02 s with 8 micro-batches, 7.14 s with
+# 16, of the same size. Three stages are alike. How long does the slowest stage need for one micro-batch, forward and backward? If it is the last one:
+# how long do the others need? And what would 16 micro-batches take if layers were moved until all four were alike?
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 4

@@ -27,9 +27,9 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 11.3 Twice the warm-up
 #
-# Under 1F1B stage 0 of $N$ stages holds $N$ micro-batches. Note 004 says $2N-1$: micro-batch 0 comes back after $2N-1$ passes, and in each of them stage 0
-# starts a new one. But under 1F1B it does not; after $N$ it waits for a backward pass. Does this wait cost time? Give stage $k$ twice the warm-up,
-# $2(N-1-k)$ forward passes instead of $N-1-k$, on 8 stages with 32 micro-batches, first with a free wire:
+# Under 1F1B stage 0 of $N$ stages holds $N$ micro-batches. Note 004 says $2N-1$: micro-batch 0 comes back after $2N-1$ passes, and in each of them
+# stage 0 starts a new one. But under 1F1B it does not; after $N$ it waits for a backward pass. Does this wait cost time? Give stage $k$ twice the
+# warm-up, $2(N-1-k)$ forward passes instead of $N-1-k$, on 8 stages with 32 micro-batches, first with a free wire:
 
 # %%
 Pass = schedules.Pass
@@ -72,16 +72,16 @@ charts = {
 figures.timeline(charts, seconds=False)
 
 # %% [markdown]
-# **Explain.** Under 1F1B every round waits for a message: the grey stripes. With the doubled warm-up there is always another micro-batch at hand. So $2N-1$ is
-# a price that can be paid for a slow wire, and no law of pipelines. Section 11.5 below has a second use for it.
+# **Explain.** Under 1F1B every round waits for a message: the grey stripes. With the doubled warm-up there is always another micro-batch at hand. So
+# $2N-1$ is a price that can be paid for a slow wire, and no law of pipelines. Section 11.5 below has a second use for it.
 
 # %% [markdown]
 # ## 11.4 Depth first and breadth first
 #
 # The interleaved order sends micro-batches round in groups of $p$, so it cannot take ten micro-batches on four stages: the last group would have two.
 # Llama 3's order takes any number (arXiv:2407.21783, section 3.3.2). Its authors give two reasons. A limited batch may have fewer micro-batches than
-# stages; these then form one group. And larger groups hide messages. If there are several groups, each needs at least $p$ micro-batches, or the stages wait for each other. Here are two groups of
-# five:
+# stages; these then form one group. And larger groups hide messages. If there are several groups, each needs at least $p$ micro-batches, or the
+# stages wait for each other. Here are two groups of five:
 
 # %%
 charts = {}
@@ -102,8 +102,8 @@ except ValueError as problem:
 
 # %% [markdown]
 # The bubble is the same for every group size $N$ from $p$ on. (Three micro-batches in one group leave 40 % idle, more than the formula's 33 %.) With
-# $N = p$ a micro-batch enters its next chunk as soon as it can: **depth first** (深度优先). With $N = m$ all micro-batches go through one chunk before any enters the
-# next: **breadth first** (广度优先; Lamy-Poirier 2022, arXiv:2211.05953). A larger group gives messages more time. It also holds more,
+# $N = p$ a micro-batch enters its next chunk as soon as it can: **depth first** (深度优先). With $N = m$ all micro-batches go through one chunk before
+# any enters the next: **breadth first** (广度优先; Lamy-Poirier 2022, arXiv:2211.05953). A larger group gives messages more time. It also holds more,
 # $(2p - 1 + (v-1)N)/v$ on stage 0. Here are 20 micro-batches when a message takes a quarter of a forward pass; on a free wire 7.0 % would be idle:
 
 # %%
@@ -120,9 +120,9 @@ title = "Idle, 20 micro-batches on a slow wire, by the size of the groups"
 figures.bars(idle_of, notes, title, style.PALE)
 
 # %% [markdown]
-# One micro-batch more in a group removes 2 of the 4.8 points that the wire costs. From $N = 10$ on nothing more is gained, and $N = 20$ holds 13.5. So the best
-# $N$ lies near $p$; the figure in the Llama 3 paper has $p = 4$ and $N = 5$, as here. PyTorch's `ScheduleInterleaved1F1B` makes such groups by
-# itself. Breadth first helps FSDP, because a chunk's weights are gathered once for all micro-batches (Lamy-Poirier).
+# One micro-batch more in a group removes 2 of the 4.8 points that the wire costs. From $N = 10$ on nothing more is gained, and $N = 20$ holds 13.5.
+# So the best $N$ lies near $p$; the figure in the Llama 3 paper has $p = 4$ and $N = 5$, as here. PyTorch's `ScheduleInterleaved1F1B` makes such
+# groups by itself. Breadth first helps FSDP, because a chunk's weights are gathered once for all micro-batches (Lamy-Poirier).
 #
 # **Remember**
 # - The bubble does not depend on the size of the groups. Groups a little larger than $p$ hide messages.
@@ -140,8 +140,8 @@ parallelogram = simulation.simulate(zb_h2, PassTimes())
 figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 
 # %% [markdown]
-# No stage waits between its first pass and its last one. The picture is a parallelogram, so the next update's parallelogram fits onto it without a gap. Here
-# $2N-1$ is right: not for 1F1B, but for a schedule without a bubble.
+# No stage waits between its first pass and its last one. The picture is a parallelogram, so the next update's parallelogram fits onto it without a
+# gap. Here $2N-1$ is right: not for 1F1B, but for a schedule without a bubble.
 #
 # **ZB-V** leaves no gap either, and holds no more than the first stage of 1F1B. Each device has two chunks, laid out as a V:
 
@@ -180,8 +180,8 @@ for ran in (one_f, h1, parallelogram, v):
 assert found == [(21, 21, 8), (7, 7, 8), (0, 7, 15), (0, 3.5, 8)]  # p = 8
 
 # %% [markdown]
-# Why would all wait for the last stage? Many programs clip gradients by their norm over *all* stages before they update, and then the slanted end costs idle
-# time after all. The authors update at once, check afterwards, and roll back if the check fails (section 4).
+# Why would all wait for the last stage? Many programs clip gradients by their norm over *all* stages before they update, and then the slanted end
+# costs idle time after all. The authors update at once, check afterwards, and roll back if the check fails (section 4).
 #
 # ZB-V is made for F, I and W of equal length, and for $m \ge 2p-1$. With other lengths small gaps open. We found with the simulator: while $f \le i$ and
 # $w \le i \le 2w$, where $i = b - w$ is the time of I, they add up to $(p-1)\,i/2$ for any $m$. PyTorch's `ScheduleZBVZeroBubble` has our order, pass by
@@ -189,8 +189,8 @@ assert found == [(21, 21, 8), (7, 7, 8), (0, 7, 15), (0, 3.5, 8)]  # p = 8
 #
 # ### Both ways
 #
-# **DualPipe** feeds micro-batches in from both ends (DeepSeek-V3, arXiv:2412.19437, section 3.2.1; lighter: from the last stage). Every device holds a stage
-# of each direction, and the messages of one direction hide behind the computation of the other. If a forward and a backward pass that run
+# **DualPipe** feeds micro-batches in from both ends (DeepSeek-V3, arXiv:2412.19437, section 3.2.1; lighter: from the last stage). Every device holds
+# a stage of each direction, and the messages of one direction hide behind the computation of the other. If a forward and a backward pass that run
 # together take $o$, the stages in the middle idle $(p/2-1)(o+b-3w)$ (table 2 there). The price: two copies of the weights, and $p+1$ micro-batches in
 # flight.
 
@@ -215,8 +215,8 @@ title = "8 stages, 16 micro-batches: idle time, and micro-batches held"
 figures.stacked_bars(bars, title, "{:.1f} %".format, notes)
 
 # %% [markdown]
-# ZB-V idles least, 6.8 %, and holds 8. DualPipe idles 11 % and needs a second copy of the weights. Interleaving needs room for 11.5 micro-batches on the first
-# stage.
+# ZB-V idles least, 6.8 %, and holds 8. DualPipe idles 11 % and needs a second copy of the weights. Interleaving needs room for 11.5 micro-batches on
+# the first stage.
 #
 # **Remember**
 # - ZB-H2 has no gap and holds $2p-1$ micro-batches; ZB-V has no gap and sends twice the messages; DualPipe holds the weights twice.
@@ -235,7 +235,8 @@ show_source(
 
 # %% [markdown]
 # The second function has a flaw, on purpose. Autograd has no call for "the rest": to reach the weights it walks back through the layers again, and
-# computes the gradients of the activations in between once more. Count the FLOP of a whole backward pass B and of its two halves, on a stage of two layers:
+# computes the gradients of the activations in between once more. Count the FLOP of a whole backward pass B and of its two halves, on a stage of two
+# layers:
 
 # %%
 gpt = scratch.gpt.GPT(layers=6, hidden=64, heads=4, vocab=VOCAB, context=64)
@@ -263,12 +264,13 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# W alone costs as much as all of B, and I comes on top. So `zb1p` shows you the order and the memory, but here it saves no real time: the second backward walk costs what the
-# smaller bubble saves. A program that wants the time keeps what I has computed for each matrix, its input and the gradient of its output, and leaves to W a
-# single product of the two. (The sleeping stages of section 11.8 sleep for as long as such a program would compute.)
+# W alone costs as much as all of B, and I comes on top. So `zb1p` shows you the order and the memory, but here it saves no real time: the second
+# backward walk costs what the smaller bubble saves. A program that wants the time keeps what I has computed for each matrix, its input and the
+# gradient of its output, and leaves to W a single product of the two. (The sleeping stages of section 11.8 sleep for as long as such a program would
+# compute.)
 #
-# The course's `Pipeline` also runs ZB-V and DualPipe. In a V (`way`) the passes are the same, and only the routing of messages differs. "Both ways" is DualPipe:
-# after the last pass both copies of a weight get the sum of their gradients.
+# The course's `Pipeline` also runs ZB-V and DualPipe. In a V (`way`) the passes are the same, and only the routing of messages differs. "Both ways"
+# is DualPipe: after the last pass both copies of a weight get the sum of their gradients.
 
 # %% [markdown]
 # ## 11.8 Groups of five, counted
@@ -298,8 +300,9 @@ assert most_held == [6, 5, 4, 3]
 # %% [markdown]
 # ## The answer
 #
-# No gap costs memory, messages or weights: ZB-H2 holds $2p-1$ micro-batches instead of $p$, ZB-V sends twice the messages, DualPipe keeps a second copy of the
-# weights. And it is worth little without a program that splits its backward passes at no cost, and an update that no stage has to wait for.
+# No gap costs memory, messages or weights: ZB-H2 holds $2p-1$ micro-batches instead of $p$, ZB-V sends twice the messages, DualPipe keeps a second
+# copy of the weights. And it is worth little without a program that splits its backward passes at no cost, and an update that no stage has to wait
+# for.
 #
 # **Read on.** Qi et al. 2023, sections 2, 4 and 6 (arXiv:2401.10241). DeepSeek-V3, section 3.2.1 (arXiv:2412.19437). Lamy-Poirier 2022,
 # *Breadth-First Pipeline Parallelism* (arXiv:2211.05953).

@@ -60,8 +60,9 @@ p = (0.50, 0.20, 0.25, 0.05)
 figures.routing(p, weights=(p[0] / (p[0] + p[2]), 0, p[2] / (p[0] + p[2]), 0))
 
 # %% [markdown]
-# The token goes to the best two, experts 0 and 2. Their results are added with weights that sum to 1: $0.50 / 0.75 = 0.67$ and $0.25 / 0.75 = 0.33$. Experts
-# 1 and 3 never see this token; the next token may choose others. This is a **mixture of experts** (混合专家), MoE for short. In symbols: a token $x$ has $h$ numbers, the router is a matrix $R$ of $E \times h$, and each token uses $k$ of $E$ experts. $k$ is called **top-k**.
+# The token goes to the best two, experts 0 and 2. Their results are added with weights that sum to 1: $0.50 / 0.75 = 0.67$ and $0.25 / 0.75 = 0.33$.
+# Experts 1 and 3 never see this token; the next token may choose others. This is a **mixture of experts** (混合专家), MoE for short. In symbols: a token
+# $x$ has $h$ numbers, the router is a matrix $R$ of $E \times h$, and each token uses $k$ of $E$ experts. $k$ is called **top-k**.
 #
 # $$p = \operatorname{softmax}(R\,x), \qquad
 # y = \sum_{i \,\in\, \text{best } k} \frac{p_i}{\sum_{j \in \text{best } k} p_j}\; \mathrm{MLP}_i(x) .$$
@@ -70,12 +71,11 @@ figures.routing(p, weights=(p[0] / (p[0] + p[2]), 0, p[2] / (p[0] + p[2]), 0))
 show_source(scratch.experts.Router)
 
 # %% [markdown]
-# `topk` returns *numbers of experts*, which have no gradient. So the router learns through the weights only. That is why with $k = 1$ the weight is $p_i$ itself:
-# divided by its own sum it would always be 1, and the router would never learn (Fedus et al. 2021, arXiv:2101.03961, section 2.1).
-
-# %% [markdown]
-# **Predict.** 256 tokens, $h = 64$, experts of $64 \times 256$ and $256 \times 64$, and every token goes to 2 of them. With 64 experts instead of 8, by which factor do
-# the FLOP of the forward pass grow?
+# `topk` returns *numbers of experts*, which have no gradient. So the router learns through the weights only. That is why with $k = 1$ the weight is
+# $p_i$ itself: divided by its own sum it would always be 1, and the router would never learn (Fedus et al. 2021, arXiv:2101.03961, section 2.1).
+#
+# **Predict.** 256 tokens, $h = 64$, experts of $64 \times 256$ and $256 \times 64$, and every token goes to 2 of them. With 64 experts instead of 8,
+# by which factor do the FLOP of the forward pass grow?
 
 # %%
 work = predict("12.more_experts", "FLOP, 64 experts / 8?", yours=None)
@@ -115,9 +115,9 @@ title = "FLOP and parameters, relative to 1 of 8 experts"
 figures.grouped_bars(rows, title, "{:.2f} ×".format, colours)
 
 # %% [markdown]
-# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the router. The experts that it does *not* use
-# cost nothing; only the router grows, by a row for each expert. And all of this ran in *one* process: a mixture of experts is a kind of layer, not a
-# parallelism.
+# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the router. The experts that it does
+# *not* use cost nothing; only the router grows, by a row for each expert. And all of this ran in *one* process: a mixture of experts is a kind of
+# layer, not a parallelism.
 #
 # **Remember**
 # - Work grows with top-k, memory with the number of experts.
@@ -126,11 +126,11 @@ figures.grouped_bars(rows, title, "{:.2f} ×".format, colours)
 # %% [markdown]
 # ## 12.2 Total and active parameters
 #
-# Mixtral 8x7B has 32 layers, $h = 4096$, and in each layer 8 SwiGLU experts (chapter 4) of three matrices of $4096 \times 14336$. One expert of one layer has
-# $3 \cdot 4096 \cdot 14336 = 176.2$ million parameters, over 32 layers 5.64 billion.
+# Mixtral 8x7B has 32 layers, $h = 4096$, and in each layer 8 SwiGLU experts (chapter 4) of three matrices of $4096 \times 14336$. One expert of one
+# layer has $3 \cdot 4096 \cdot 14336 = 176.2$ million parameters, over 32 layers 5.64 billion.
 #
-# **Predict.** Each token goes to 2 of the 8 experts. Attention, embedding and all the rest exist once and have 1.6 billion parameters. How many billion does one
-# token meet?
+# **Predict.** Each token goes to 2 of the 8 experts. Attention, embedding and all the rest exist once and have 1.6 billion parameters. How many
+# billion does one token meet?
 
 # %%
 active = predict("12.active", "Billion parameters met?", yours=None)
@@ -155,12 +155,12 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** **Total parameters** (总参数量) are what must be stored: 46.7 B, and not $8 \cdot 7 = 56$, because only the MLPs exist eight times. **Active parameters**
-# (激活参数量) are what one token meets: 12.9 B, and not 14. The paper says 47 B and 13 B (Jiang et al. 2024, arXiv:2401.04088).
+# **Explain.** **Total parameters** (总参数量) are what must be stored: 46.7 B, and not $8 \cdot 7 = 56$, because only the MLPs exist eight times.
+# **Active parameters** (激活参数量) are what one token meets: 12.9 B, and not 14. The paper says 47 B and 13 B (Jiang et al. 2024, arXiv:2401.04088).
 #
-# DeepSeek-V3 goes further. In 58 of its 61 layers there are 256 small experts of $3 \cdot 7168 \cdot 2048 = 44.0$ M. A token uses 8 of them, and one **shared
-# expert** (共享专家) that all tokens use. With everything else, 671 B are stored and 37.6 B met; without the embedding, of which a token reads one row, 36.6 B.
-# (arXiv:2412.19437 says 671 B and 37 B.)
+# DeepSeek-V3 goes further. In 58 of its 61 layers there are 256 small experts of $3 \cdot 7168 \cdot 2048 = 44.0$ M. A token uses 8 of them, and one
+# **shared expert** (共享专家) that all tokens use. With everything else, 671 B are stored and 37.6 B met; without the embedding, of which a token reads
+# one row, 36.6 B. (arXiv:2412.19437 says 671 B and 37 B.)
 
 # %%
 assert mixtral.total == 46_702_792_704
@@ -174,25 +174,24 @@ print(units.format_count(deepseek.total), units.format_count(deepseek.active))
 print("Mixtral's states:", units.format_bytes(16 * mixtral.total))
 
 # %% [markdown]
-# So an MoE pays for more parameters with memory instead of computation. In $6ND$ of chapter 5, $N$ is the active parameters: Mixtral's tokens cost as much as those of
-# LLaMA-2 13B. In the 16 bytes per parameter of chapter 3, it is the total: 747 GB, while the 8 GPUs of the opening claim have 640 GB.
+# So an MoE pays for more parameters with memory instead of computation. In $6ND$ of chapter 5, $N$ is the active parameters: Mixtral's tokens cost as
+# much as those of LLaMA-2 13B. In the 16 bytes per parameter of chapter 3, it is the total: 747 GB, while the 8 GPUs of the opening claim have 640
+# GB.
 #
 # **Remember**
-# - Total parameters decide memory, active parameters decide time.
-# - Mixtral: 46.7 B and 12.9 B. DeepSeek-V3: 671 B and 37.6 B.
+# - Total parameters decide memory, active parameters decide time: 46.7 B and 12.9 B for Mixtral.
 
 # %% [markdown]
 # ## 12.3 Full experts
 #
-# Eight tokens, four experts, $k = 1$. The router sends 5 tokens to expert 0, 1 to expert 1, 2 to expert 2 and none to expert 3. The mean is 2, and the busiest
-# expert has 2.5 times as many: an imbalance of 2.5. All wait for expert 0, and arrays of a fixed size would need room for 5, which nobody can know in advance.
-# So one sets a limit, the **capacity** (专家容量). With $T$ tokens:
+# Eight tokens, four experts, $k = 1$. The router sends 5 tokens to expert 0, 1 to expert 1, 2 to expert 2 and none to expert 3. The mean is 2, and
+# the busiest expert has 2.5 times as many: an imbalance of 2.5. All wait for expert 0, and arrays of a fixed size would need room for 5, which nobody
+# can know in advance. So one sets a limit, the **capacity** (专家容量). With $T$ tokens:
 #
 # $$C = \left\lceil \text{capacity factor} \cdot \frac{T\,k}{E} \right\rceil .$$
 #
-# $T k / E$ is what each expert would get if all were equal, and the **capacity factor** (容量因子) multiplies it. Here with factor 1: $C = 8 / 4 = 2$. Expert 0
-# accepts its first 2 tokens and refuses 3. These are **dropped tokens** (丢弃的词元). They are not lost: the residual connection carries them on, but this
-# layer's MLP adds nothing to them.
+# $T k / E$ is what each expert would get if all were equal, and the **capacity factor** (容量因子) multiplies it. Here with factor 1: $C = 8 / 4 = 2$.
+# Expert 0 accepts its first 2 tokens and refuses 3. These are **dropped tokens** (丢弃的词元): only the residual connection carries them on.
 
 # %%
 load = experts.ExpertLoad((5, 1, 2, 0), top_k=1, capacity=2, ranks=2, row_bytes=128)
@@ -200,7 +199,8 @@ assert load.dropped == 3 and load.imbalance == 2.5
 figures.expert_bars(load, "eight tokens, four experts, capacity 2")
 
 # %% [markdown]
-# A larger factor drops less and computes more padding. Others, such as MegaBlocks (arXiv:2211.15841) and DeepSeek-V3, drop nothing and let the sizes vary.
+# A larger factor drops less and computes more padding. Others, such as MegaBlocks (arXiv:2211.15841) and DeepSeek-V3, drop nothing and let the sizes
+# vary.
 #
 # How skewed is a router? The panel assumes that expert $i$ is chosen in proportion to $1/i^{\text{skew}}$; at skew 0 all are equally popular.
 #
@@ -216,7 +216,7 @@ panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
 # **Answers.**
 #
 # 1. The factor must reach the imbalance, 1.83 with 8 experts.
-# 2. The busiest *rank*: 1.27 times the mean with 2 ranks of 4 experts, 1.83 times with 8 ranks of one. With fewer experts per rank there is less averaging.
+# 2. The busiest *rank*: it has 1.27 times the mean with 2 ranks of 4 experts, 1.83 times with 8 ranks of one. Fewer experts per rank average less.
 #
 # ### Why routers become skewed, and what helps
 #
@@ -225,8 +225,8 @@ panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, it is $E/k$. For our eight tokens, with mean
-# probabilities 0.5, 0.2, 0.2, 0.1, it is 1.55.
+# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, it is $E/k$. For our eight tokens,
+# with mean probabilities 0.5, 0.2, 0.2, 0.1, it is 1.55.
 
 # %%
 uneven = experts.balance_loss(load=(5, 1, 2, 0), probabilities=(0.5, 0.2, 0.2, 0.1))
@@ -236,8 +236,8 @@ assert equally_busy == 1
 assert experts.balance_loss((5, 5, 0, 0), (0.5, 0.5, 0, 0)) == 4 / 2  # k = 2
 
 # %% [markdown]
-# $f_i$ is a count and has no gradient. The gradient of $P_i$ lowers the probability of those experts that are chosen too often. The loss is multiplied by a small
-# $\alpha$ ($10^{-2}$ in Switch) and added to the real one.
+# $f_i$ is a count and has no gradient. The gradient of $P_i$ lowers the probability of those experts that are chosen too often. The loss is
+# multiplied by a small $\alpha$ ($10^{-2}$ in Switch Transformer) and added to the real one.
 #
 # **Predict.** A mixture of 4 experts with $k = 1$ learns for 60 updates, once without and once with the balance loss. How busy is the busiest expert at
 # the end, relative to the mean? 1 is perfect, 4 is the worst possible.
@@ -262,9 +262,9 @@ figures.loss(
 #
 # ### Balance without a loss
 #
-# The balance loss has a price: its gradient pulls tokens away from the expert that suits them best. DeepSeek-V3 balances almost without one (arXiv:2412.19437,
-# section 2.1.2). Each expert has a bias $b_i$, which is added to its probability *for the choice only*: the token takes the largest $k$ of $p_i + b_i$. After each
-# update $b_i$ moves by a fixed step, up if the expert got fewer choices than the mean, down if it got more.
+# The balance loss has a price: its gradient pulls tokens away from the expert that suits them best. DeepSeek-V3 balances almost without one
+# (arXiv:2412.19437, section 2.1.2). Each expert has a bias $b_i$, which is added to its probability *for the choice only*: the token takes the
+# largest $k$ of $p_i + b_i$. After each update $b_i$ moves by a fixed step, up if the expert got fewer choices than the mean, down if it got more.
 
 # %%
 moe, x, wanted = balancing.task()
@@ -335,8 +335,8 @@ assert round(below_1, 2) == 0.92
 # 8 data-parallel ranks have 4096 tokens each. There are two ways to bring tokens and experts together:
 #
 # - *Weights to the tokens*, as FSDP does (chapter 9): each rank gathers all 8 experts of a layer, 1.409 B parameters or 2.82 GB in bf16.
-# - *Tokens to the weights*: each rank keeps one expert, and sends each token to the ranks of its two experts. $4096 \cdot 2$ choices of 4096 numbers of 2 bytes are
-#   67.1 MB there, and 67.1 MB back.
+# - *Tokens to the weights*: each rank keeps one expert, and sends each token to the ranks of its two experts. $4096 \cdot 2$ choices of 4096 numbers
+#   of 2 bytes are 67.1 MB there, and 67.1 MB back.
 
 # %%
 one_rank = experts.expert_load(8 * 4096, 8, 2, ranks=8, row_bytes=2 * 4096)
@@ -361,11 +361,12 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# The second sends 21 times less. It is **expert parallelism** (专家并行), EP (Lepikhin et al. 2020, *GShard*, arXiv:2006.16668, section 3). Every rank has something for
-# every other rank: that is chapter 6's all-to-all, twice per layer. The first is called **dispatch** (分发), the second **combine** (合并). The degree of EP is
-# free, as long as it divides the number of experts: with 4 ranks each has two of Mixtral's experts.
+# The second moves 21 times fewer bytes. It is **expert parallelism** (专家并行), EP (Lepikhin et al. 2020, *GShard*, arXiv:2006.16668, section 3). Every
+# rank has something for every other rank: that is chapter 6's all-to-all, twice per layer. The first is called **dispatch** (分发), the second
+# **combine** (合并). The degree of EP is free, as long as it divides the number of experts: with 4 ranks each has two of Mixtral's experts.
 #
-# Follow the tokens of four ranks, 64 on each, to eight experts and back. Do all ranks get the same number of rows to work on? And whose tokens are dropped?
+# Follow the tokens of four ranks, 64 on each, to eight experts and back. Do all ranks get the same number of rows to work on? And whose tokens are
+# dropped?
 
 # %%
 from course_lib.chapters.ch12_experts_and_long_sequences import steppers
@@ -373,23 +374,23 @@ from course_lib.chapters.ch12_experts_and_long_sequences import steppers
 steppers.expert_exchange(ranks=4)
 
 # %% [markdown]
-# Rank 0 has the two favourites and computes 160 rows, rank 3 has 84, and all wait for rank 0. The choices of ranks 2 and 3 are dropped, since the first come
-# first. So what a rank sends depends on its tokens, and what it receives on its experts' popularity.
+# Rank 0 has the two favourites and computes 160 rows, rank 3 has 84, and all wait for rank 0. The choices of ranks 2 and 3 are dropped, since the
+# first come first. So what a rank sends depends on its tokens, and what it receives on its experts' popularity.
 #
-# All that travels is in a class of its own, the dispatcher. **Exercise 12.10 asks for it; try it before** you open the course's own version, which is folded at
+# All that travels is in one class, the dispatcher. **Try exercise 12.10 first: it asks for the dispatcher.** The course's own version is folded at
 # the end of this section.
 #
 # ### The bytes
 #
-# A layer has four all-to-alls: dispatch and combine, and in the backward pass gradients travel the same two routes in reverse. When all experts get the same, a
-# rank with $t$ tokens puts $t \cdot k$ rows into each of the four. When the router is uneven, count the rows: a rank sends those of its own tokens (dispatch),
-# and sends back those that it received (combine).
+# A layer has four all-to-alls: dispatch and combine, and in the backward pass gradients travel the same two routes in reverse. When all experts get
+# the same, a rank with $t$ tokens puts $t \cdot k$ rows into each of the four. When the router is uneven, count the rows: a rank sends those of its
+# own tokens (dispatch), and sends back those that it received (combine).
 #
 # $$\text{balanced: } 4\, t\, k\, h \cdot \text{bytes per number}, \qquad
 # \text{exactly: } 2\,(\text{sent} + \text{received})\, h \cdot \text{bytes per number}.$$
 #
-# (As in chapter 6 these are sizes of whole tensors: $1/n$ of the experts are at home, so $(n-1)/n$ of the rows really leave.) Two ranks with 128 tokens each, 4
-# experts, $k = 2$, one layer:
+# (These are sizes of whole tensors; $(n-1)/n$ of the rows really leave the rank.) Two ranks with 128
+# tokens each, 4 experts, $k = 2$, one layer:
 
 
 # %%
@@ -418,8 +419,9 @@ mean = sum(size for (_, size), _ in reports) / 2
 assert mean == 4 * 128 * 2 * 64 * 4  # the balanced formula
 
 # %% [markdown]
-# From the counts each rank agrees to the byte. The balanced formula is right *on average*, since every row that is sent arrives somewhere. For Mixtral on 8 ranks,
-# $4 \cdot 67.1$ MB in each of 32 layers are 8.6 GB a step, of which 7.5 GB leave the rank: 17 ms over NVLink (450 GB/s), 150 ms over one 50 GB/s network port.
+# From the counts each rank agrees to the byte. The balanced formula is right *on average*, since every row that is sent arrives somewhere. For
+# Mixtral on 8 ranks, $4 \cdot 67.1$ MB in each of 32 layers are 8.6 GB a step, of which 7.5 GB leave the rank: 17 ms over NVLink (450 GB/s), 150 ms
+# over one 50 GB/s network port.
 
 # %%
 H100 = hardware.accelerator("H100-SXM")
@@ -437,8 +439,8 @@ assert 32 * 4 * one_rank.travelling_bytes == traffic
 # %% [markdown]
 # ### Can computation hide the all-to-all?
 #
-# A row of $h$ numbers travels four times in a step, at 2 bytes a number: $8h$ bytes. Its expert has three matrices of $h \times f$ and does 6 FLOP with each
-# weight, forward and backward: $18hf$ FLOP. So an expert does
+# A row of $h$ numbers travels four times in a step, at 2 bytes a number: $8h$ bytes. Its expert has three matrices of $h \times f$ and does 6 FLOP
+# with each weight, forward and backward: $18hf$ FLOP. So an expert does
 #
 # $$\frac{18\,h\,f}{8\,h} = 2.25\,f \quad\text{FLOP per byte.}$$
 #
@@ -467,23 +469,24 @@ title = "FLOP of an expert for each byte sent, and what a wire asks for"
 figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 
 # %% [markdown]
-# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones hide an H100's NVLink only, and not even that of the H800s it was
-# trained on. The price of small experts is a fast wire.
+# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones hide messages over an H100's NVLink only, and not
+# even over that of the H800s it was trained on. The price of small experts is a fast wire.
 #
 # ### What EP does to the gradients
 #
-# EP ranks *are* data-parallel ranks: each has its own part of the batch. Gradients of the dense part are all-reduced as ever. An expert on one rank has seen the
-# tokens of all ranks, so its gradient is complete and stays there. (If each rank's loss is a mean over its own tokens, it is a sum of $n$ means and must still be
-# divided by $n$. DDP does that for the dense part only.) With EP of degree $e$ each expert exists $n/e$ times, and its gradients are summed over those ranks.
+# EP ranks *are* data-parallel ranks: each has its own part of the batch. Gradients of the dense part are all-reduced as ever. An expert on one rank
+# has seen the tokens of all ranks, so its gradient is complete and stays there. (If each rank's loss is a mean over its own tokens, it is a sum of
+# $n$ means and must still be divided by $n$. DDP does that for the dense part only.) With EP of degree $e$ each expert exists $n/e$ times, and its
+# gradients are summed over those ranks.
 #
 # In Megatron-Core: `--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8`, with `--moe-aux-loss-coeff 0.01` for the balance loss and
-# `--moe-expert-capacity-factor` for those who want to drop.
+# `--moe-expert-capacity-factor` for a capacity.
 
 # %% [markdown]
 # ### Demo: experts on four ranks
 #
-# A GPT of 2 layers with 4 experts each, one expert per rank, $k = 2$, 256 tokens in all: once with a router that deals the tokens out in turn, so that the balanced
-# formula is exact, and once with the real one.
+# A GPT of 2 layers with 4 experts each, one expert per rank, $k = 2$, 256 tokens in all: once with a router that deals the tokens out in turn, so
+# that the balanced formula is exact, and once with the real one.
 #
 # **Predict.** What is the least that a rank can send, in percent of the balanced bytes, whatever the router does?
 
@@ -512,11 +515,10 @@ assert balanced / 2 <= size < balanced
 print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}")
 
 # %% [markdown]
-# **Explain.** A rank always sends the rows of its own tokens, half of the balanced bytes. The other half is what it sends back. Read the load (for each layer, for each
-# expert): almost no token wants expert 0, so rank 0 has hardly anything to send back. Computed from the counts, the prediction is still exact. And where an expert lives
-# changes nothing in the result.
-
-# %% [markdown]
+# **Explain.** A rank always sends the rows of its own tokens, half of the balanced bytes. The other half is what it sends back. Read the load (for
+# each layer, for each expert): almost no token goes to expert 0, so rank 0 has hardly anything to send back. Computed from the counts, the prediction
+# is still exact.
+#
 # In a terminal; the second line is PyTorch's own launcher:
 #
 # ```
@@ -533,7 +535,8 @@ print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}
 # %% [markdown]
 # ### Deeper: when can an all-to-all hide?
 #
-# Having enough work is not sufficient. It must be available at the right time, and an expert cannot start before its tokens have come. Three things fill the gap:
+# Having enough work is not sufficient. It must be available at the right time, and an expert cannot start before its tokens have come. Three things
+# fill the gap:
 #
 # - The shared expert needs no all-to-all, so it runs meanwhile.
 # - Tokens are sent in pieces: experts work on one piece while the next one travels, as in section 10.8 (FasterMoE,
@@ -541,9 +544,10 @@ print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}
 # - With two micro-batches one computes while the tokens of the other travel. DualPipe does that, and so does `--overlap-moe-expert-parallel-comm` in
 #   Megatron-Core. Section 13.5 computes how much of an update of DeepSeek-V3 it hides.
 #
-# DeepSeek-V3 also sends less. A token's 8 experts lie on at most four of eight nodes (section 2.1.2), and it travels once to each of the four, with 1 byte for each of
-# its $h$ numbers on the way there and 2 on the way back: $4 \cdot 3 = 12$ bytes per number in the forward pass. Sent to each expert in 16 bits there and back, it would take
-# $8 \cdot 4 = 32$. Even so, its authors count computing and messages as about 1 : 1 (section 3.2.1). (None of this is measured here: it needs GPUs.)
+# DeepSeek-V3 also sends less. A token's 8 experts lie on at most four of eight nodes (section 2.1.2), and it travels once to each of the four, with 1
+# byte for each of its $h$ numbers on the way there and 2 on the way back: $4 \cdot 3 = 12$ bytes per number in the forward pass. Sent to each expert
+# in 16 bits there and back, it would take $8 \cdot 4 = 32$. Even so, its authors count computing and messages as about 1 : 1 (section 3.2.1). (None
+# of this is measured here: it needs GPUs.)
 #
 # What would a capacity of 1.25 have dropped in the demo? In an untrained model all tokens look alike, so they all ask the same experts:
 
@@ -580,11 +584,12 @@ show_source(scratch.experts.AllToAll)
 # %% [markdown]
 # ## The answer
 #
-# Mixtral 8x7B stores 46.7 billion parameters, 747 GB of states. Each token meets 12.9 billion, so it takes the time of a dense model of that size. Spread over 8 GPUs
-# with 4096 tokens each, it costs 8.6 GB of all-to-alls per GPU and step, which its wide experts can hide. All of this assumes a balanced router.
+# Mixtral 8x7B stores 46.7 billion parameters, 747 GB of states. Each token meets 12.9 billion, so it takes the time of a dense model of that size.
+# Spread over 8 GPUs with 4096 tokens each, it costs 8.6 GB of all-to-alls per GPU and step, which its wide experts can hide. All of this assumes a
+# balanced router.
 #
-# **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020, *GShard*, sections 2 and 3 (arXiv:2006.16668).
-# DeepSeek-V3, sections 2.1.2 and 3.2 (arXiv:2412.19437).
+# **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020, *GShard*, sections 2 and 3
+# (arXiv:2006.16668). DeepSeek-V3, sections 2.1.2 and 3.2 (arXiv:2412.19437).
 
 # %% tags=["exercise"]
 import math
@@ -681,9 +686,9 @@ check("12.5", balance_loss)
 # | C | 1.1 | 0.2 | 27 % | 1 |
 # | D | 1.1 | 0.2 | 0 % | 4 |
 #
-# Which fault has which program? `"no balance"`: neither a balance loss nor a bias; `"small capacity"`: a capacity factor of 0.75; `"weights that cancel"`: the weights of the
-# chosen experts are divided by their sum; `"a sum of means"`: experts' gradients are not divided by the number of ranks; `"biased weights"`: the biases for the choice are also
-# added to the weights.
+# Which fault has which program? `"no balance"`: neither a balance loss nor a bias; `"small capacity"`: a capacity factor of 0.75; `"weights that
+# cancel"`: the weights of the chosen experts are divided by their sum; `"a sum of means"`: experts' gradients are not divided by the number of ranks;
+# `"biased weights"`: the biases for the choice are also added to the weights.
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 2

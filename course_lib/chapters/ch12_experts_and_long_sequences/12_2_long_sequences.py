@@ -8,8 +8,8 @@
 # %% [markdown]
 # # 12 Long sequences
 #
-# LLaMA-3.1 8B reads 131,072 tokens. One such sequence leaves 704 GB of activations, so the last thing that no chapter has cut yet must be cut: the sequence
-# itself. **How do you train on a sequence that no GPU can hold?**
+# LLaMA-3.1 8B reads 131,072 tokens. One such sequence leaves 704 GB of activations, so the last thing that no chapter has cut yet must be cut: the
+# sequence itself. **How do you train on a sequence that no GPU can hold?**
 #
 # After this sitting you can
 #
@@ -27,6 +27,7 @@ from course_lib.theory import (
     Job,
     Layout,
     Recipe,
+    activations,
     context,
     flops,
     gpu_memory,
@@ -42,11 +43,13 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 12.6 One long sequence
 #
-# What grows with the sequence $s$? Weights, gradients and optimizer states do not. Activations and logits grow as $s$, and so does the work of all matrices. The
-# work of attention's scores grows as $s^2$. For one layer, forward and backward, without a mask:
+# What grows with the sequence $s$? Weights, gradients and optimizer states do not. Activations and logits grow as $s$, and so does the work of all
+# matrices. The work of attention's scores grows as $s^2$. For one layer, forward and backward, without a mask:
 
 # %%
 llama = models.MODELS["llama3.1-8b"]
+layer = activations.layer_activation_bytes(Job(llama, Recipe(), sequence=131_072))
+assert round(llama.layers * layer / 1e9) == 704
 works = [flops.layer_flops(llama, 0, 1, 2**power) for power in range(11, 21)]
 tera = {"scores": [(it.tokens, it.scores_flop / 1e12) for it in works]}
 tera["matrices"] = [
@@ -63,8 +66,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# Data parallelism cannot cut one sequence. A pipeline cuts layers, but keeps as many micro-batches in flight as it has stages. *Tensor parallelism* with sequence
-# parallelism cuts layers and logits, but stays in a node: 8 ways (chapter 10). Is that enough? Count all that lies on one of eight GPUs:
+# Data parallelism cannot cut one sequence, and a pipeline does not cut the first stage's activations. *Tensor parallelism* with sequence parallelism
+# cuts layers and logits, but stays in a node: 8 ways (chapter 10). Is that enough? Count all that lies on one of eight GPUs:
 
 # %%
 H100 = hardware.accelerator("H100-SXM")
@@ -91,12 +94,13 @@ title = "LLaMA-3.1 8B: each of 8 GPUs that share one sequence"
 figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
-# 34 GB fit, for a third more FLOP: full recomputation (chapter 4). Eight ways are too few if nothing may be computed twice, 118 GB, and for a million tokens,
-# 155 GB.
+# With full recomputation (chapter 4) it is: 34 GB fit, for a third more FLOP. Eight ways are too few if nothing may be computed twice (118 GB), and
+# for a million tokens (155 GB).
 #
-# So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs and logits treat tokens one by one and do not notice. Only in attention does a token look
-# at others. Cutting the sequence through the whole layer is **context parallelism** (CP). The weights are the same on all ranks, as in data parallelism, and their
-# gradients are summed over DP and CP ranks together. So CP alone leaves all states on every GPU; ZeRO (chapter 8) cuts those, over the same ranks:
+# So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs and logits treat tokens one by one and do not notice. Only in attention does
+# a token look at others. Cutting the sequence through the whole layer is **context parallelism** (CP). The weights are the same on all ranks, as in
+# data parallelism, and their gradients are summed over DP and CP ranks together. So CP alone leaves all states on every GPU; ZeRO (chapter 8) cuts
+# those, over the same ranks:
 
 # %%
 bars = {
@@ -112,18 +116,18 @@ title = "Each GPU: one sequence of 131,072 tokens, all activations kept"
 figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
-# With cp 16 and ZeRO-3 the sequence fits, on two nodes, and nothing is computed twice.
+# With cp 16 and ZeRO-3 the sequence fits, and nothing is computed twice.
 #
 # ### Attention in pieces: online softmax
 #
-# A query needs the softmax over *all* keys, and they lie on other ranks. Can it begin with some of them? One query, three keys, with scores 1, 2 and 4 and values
-# 10, 20 and 40. At once:
+# A query needs the softmax over *all* keys, and they lie on other ranks. Can it begin with some of them? One query, three keys, with scores 1, 2 and
+# 4 and values 10, 20 and 40. At once:
 #
 # $$\frac{e^1 \cdot 10 + e^2 \cdot 20 + e^4 \cdot 40}{e^1 + e^2 + e^4}
 # = \frac{27.2 + 147.8 + 2183.9}{64.7} = 36.46 .$$
 #
-# Now the first rank has keys 1 and 2, and the second has key 3. Each computes the mean of its own values, and remembers one more number, the logarithm of its
-# denominator, $\ell$ ("log-sum-exp"):
+# Now the first rank has keys 1 and 2, and the second has key 3. Each computes the mean of its own values, and remembers one more number, the
+# logarithm of its denominator, $\ell$ ("log-sum-exp"):
 #
 # | block | mean $o$ | denominator | $\ell$ |
 # |---|---|---|---|
@@ -135,8 +139,9 @@ figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 #
 # $$\ell = \log(e^{\ell_a} + e^{\ell_b}), \qquad o = e^{\ell_a - \ell}\, o_a + e^{\ell_b - \ell}\, o_b .$$
 #
-# This is **online softmax** (在线归一化). It is exact, the order of the blocks does not matter, and only *differences* of $\ell$ meet the exponential, so nothing
-# overflows. Flash attention is built on it as well (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, section 3.1).
+# This is **online softmax** (在线归一化). It is exact in any order of the blocks, and only *differences* of $\ell$ meet the exponential, so
+# nothing overflows. Flash attention is built on it as well (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, section
+# 3.1).
 
 # %%
 scores, values = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([10.0, 20.0, 40.0])
@@ -168,21 +173,21 @@ figures.stacked_bars(rows, "Shares of the softmax", "{:.3f}".format, notes)
 
 # %% [markdown]
 # **Remember**
-# - Activations and logits grow with $s$, scores with $s^2$, model states not at all.
+# - Activations grow with $s$, scores with $s^2$, model states not at all.
 # - All layers but attention treat tokens one by one: they can be cut along the sequence at no cost.
 # - Two blocks of attention merge exactly, if each remembers its log-sum-exp.
 
 # %% [markdown]
 # ## 12.7 Ring attention
 #
-# $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the block it has, sends it on to its neighbour,
-# and receives the next one. After $n - 1$ hops every rank has seen all keys. At any time it holds at most three blocks, however large $n$ is: its own, the one that it
-# works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023, arXiv:2310.01889, section 3). Exercise 12.11 asks for it; the course's own
-# version is folded at the end of this section.
+# $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the block it has, sends it on to
+# its neighbour, and receives the next one. After $n - 1$ hops every rank has seen all keys. At any time it holds at most three blocks, however large
+# $n$ is: its own, the one that it works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023, arXiv:2310.01889,
+# section 3). Exercise 12.11 asks for it; the course's own version is folded at the end of this section.
 #
-# A hop carries the keys and values of $c = s/n$ tokens, $w$ numbers a token ($w = h$, or less with grouped-query attention, where several query heads share keys). Per
-# layer and sequence there are $n-1$ hops forward; $n-1$ backward, since keeping all blocks would undo the saving; and $n-1$ with the gradients of keys and
-# values, which end at home:
+# A hop carries the keys and values of $c = s/n$ tokens, $w$ numbers a token ($w = h$, or less with grouped-query attention, where several query heads
+# share keys). Per layer and sequence there are $n-1$ hops forward; $n-1$ backward, since keeping all blocks would undo the saving; and $n-1$ with the
+# gradients of keys and values, which end at home:
 #
 # $$\text{bytes of a layer} = 3\,(n-1) \cdot c \cdot 2w \cdot \text{bytes per number}.$$
 #
@@ -203,12 +208,12 @@ assert step.bytes_by_axis["cp"] == 32 * ring_bytes(16)
 expect(1.25, ring_bytes(16) / ring_bytes(4), label="n = 16 / n = 4", yours=grown)
 
 # %% [markdown]
-# **Explain.** The slices are a quarter as long and there are five times as many hops. More ranks share the work but not the bytes. For LLaMA-3.1 8B on 16 ranks
-# ($w = 1024$) a hop is 33.6 MB, and 45 of them in each of 32 layers are 48.3 GB a step.
+# **Explain.** The slices are a quarter as long and there are five times as many hops. More ranks share the work but not the bytes. For LLaMA-3.1 8B
+# on 16 ranks ($w = 1024$) a hop is 33.6 MB, and 45 of them in each of 32 layers are 48.3 GB a step.
 #
 # Do the hops hide behind the computation? A block of $c$ queries and $c$ keys takes $4c^2h$ FLOP (queries with keys, weights with values, 2 for each
-# multiply-add). The next block has $4cw$ bytes. The one grows with $c^2$, the other with $c$, so somewhere the lines cross. For an H100 (989 TFLOP/s) and a
-# 50 GB/s network:
+# multiply-add). The next block has $4cw$ bytes. The one grows with $c^2$, the other with $c$, so somewhere the lines cross. For an H100 (989 TFLOP/s)
+# and a 50 GB/s network:
 
 # %%
 needed = {
@@ -238,8 +243,8 @@ figures.lines(
 #
 # ### Who has how much to do?
 #
-# A token sees only earlier ones. Cut 64 tokens into 4 slices of 16: rank 0's queries see one slice, rank 3's queries see four. Walk round the ring. In which
-# step does a rank wait for the first time, and who works in the last one?
+# A token sees only earlier ones. Cut 64 tokens into 4 slices of 16: rank 0's queries see one slice, rank 3's queries see four. Walk round the ring.
+# In which step does a rank wait for the first time, and who works in the last one?
 
 # %%
 from course_lib.chapters.ch12_experts_and_long_sequences import steppers
@@ -247,11 +252,12 @@ from course_lib.chapters.ch12_experts_and_long_sequences import steppers
 steppers.ring_attention(ranks=4)
 
 # %% [markdown]
-# From the second step on, rank 0 gets only keys that its queries must not see. In the last step rank 3 works alone, and all wait for it. In general rank $r$
-# has $r + 1$ blocks. The busiest has $n$, the mean is $(n+1)/2$, and the imbalance $2n/(n+1)$ goes to 2: with many ranks half of all time is waiting.
+# From the second step on, rank 0 gets only keys that its queries must not see. In the last step rank 3 works alone, and all wait for it. In general
+# rank $r$ has $r + 1$ blocks. The busiest has $n$, the mean is $(n+1)/2$, and the imbalance $2n/(n+1)$ goes to 2: with many ranks half of all time is
+# waiting.
 #
-# The remedy: cut into $2n$ chunks, and give each rank an early and a late one. Rank 0 gets chunks 0 and 7, rank 1 gets 1 and 6, rank 2 gets 2 and 5, rank 3 gets 3
-# and 4. This is the **zig-zag** (之字形) order; Llama 3 was trained with it (arXiv:2407.21783, section 3.3.2).
+# The remedy: cut into $2n$ chunks, and give each rank an early and a late one. Rank 0 gets chunks 0 and 7, rank 1 gets 1 and 6, rank 2 gets 2 and 5,
+# rank 3 gets 3 and 4. This is the **zig-zag** (之字形) order; Llama 3 was trained with it (arXiv:2407.21783, section 3.3.2).
 #
 # **Predict.** Chunk $j$ sees $j + 1$ chunks, itself among them. How many pairs of chunks does each of the four ranks compute?
 
@@ -273,15 +279,15 @@ colours = {"in order": style.PALE, "zig-zag": style.COMPUTING}
 figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colours)
 
 # %% [markdown]
-# **Explain.** Rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks, which is $2n + 1 = 9$ for every $r$: a short early row and a long late row always add up to the
-# same. (Smaller chunks also waste fewer of the scores that the mask hides inside a chunk, so the sum fell.) The same ring with zig-zag slices:
+# **Explain.** Rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks, which is $2n + 1 = 9$ for every $r$: a short early row and a long late row always
+# add up to the same. (The sum falls, since smaller chunks waste fewer scores that the mask hides.) The same ring with zig-zag slices:
 
 # %%
 steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
-# Do the hops still hide? With slices in order the last rank computes a whole block in every hop: 4947 tokens suffice. With zig-zag slices every rank computes 2 of 4 pairs of
-# chunks in a hop, half a block. So it takes twice as many tokens, about 9900.
+# Do the hops still hide? With slices in order the last rank computes a whole block in every hop: 4947 tokens suffice. With zig-zag slices every rank
+# computes 2 of 4 pairs of chunks in a hop, half a block. So it takes twice as many tokens, about 9900.
 
 
 # %%
@@ -301,8 +307,8 @@ for hop in (1, 2, 3):
 # %% [markdown]
 # ### Documents
 #
-# Long sequences are often packed from several documents, and a **document mask** hides each from the others. Then zig-zag no longer balances. Let 64 tokens be two
-# documents of 48 and 16 tokens, 6 and 2 chunks:
+# Long sequences are often packed from several documents, and a **document mask** hides each from the others. Then zig-zag no longer balances. Let 64
+# tokens be two documents of 48 and 16 tokens, 6 and 2 chunks:
 
 # %%
 seen = [1, 2, 3, 4, 5, 6, 1, 2]  # chunks of its own document that each chunk sees
@@ -315,11 +321,11 @@ assert max(pairs) / (sum(pairs) / 4) == 1.5
 #
 # ### Two other ways
 #
-# **All-gather.** Llama 3 gathers all keys and values at once. With grouped-query attention they are small, and any mask can be used. It takes fewer, larger
-# messages and more memory, and has less to hide behind.
+# **All-gather.** Llama 3 gathers all keys and values at once. With grouped-query attention they are small, and any mask can be used. It takes fewer,
+# larger messages and more memory, and has less to hide behind.
 #
-# **All-to-all of heads.** DeepSpeed-Ulysses (arXiv:2309.14509) turns "all heads of some tokens" into "all tokens of some heads" before attention, and back after it.
-# Queries and results have $h$ numbers a token, keys and values $2w$, and the backward pass sends as much again:
+# **All-to-all of heads.** DeepSpeed-Ulysses (arXiv:2309.14509) turns "all heads of some tokens" into "all tokens of some heads" before attention, and
+# back after it. Queries and results have $h$ numbers a token, keys and values $2w$, and the backward pass sends as much again:
 #
 # $$\text{bytes of a layer} = 2 \cdot \tfrac{n-1}{n} \cdot c \cdot (2h + 2w) \cdot \text{bytes per number}.$$
 #
@@ -374,14 +380,15 @@ show_source(scratch.context.block_forward, scratch.context.merge)
 show_source(scratch.context.ring_forward)
 
 # %% [markdown]
-# `ring.visits` starts the next hop *before* it hands out the current block, so sending and computing overlap. `ring.pairs` says which chunks see each other; `same`
-# is the chunk that meets itself, where the mask hides the later half. `cut` takes one chunk out of a slice.
+# `ring.visits` starts the next hop *before* it hands out the current block, so sending and computing overlap. `ring.pairs` says which chunks see each
+# other; `same` is the chunk that meets itself, where the mask hides the later half. `cut` takes one chunk out of a slice.
 
 # %% [markdown]
 # ## 12.8 Demo: a ring of four
 #
-# A small GPT, 4 samples of 64 characters, each cut into 4 slices. The demo trains it three times: with a ring, with a ring of zig-zag slices, and by PyTorch's
-# all-gather, in which each rank gathers all keys and values of a layer once, keeps them for the backward pass, and reduce-scatters their gradients.
+# A small GPT, 4 samples of 64 characters, each cut into 4 slices. The demo trains it three times: with a ring, with a ring of zig-zag slices, and by
+# PyTorch's all-gather, in which each rank gathers all keys and values of a layer once, keeps them for the backward pass, and reduce-scatters their
+# gradients.
 #
 # **Predict.** How many times as many bytes does the all-gather version send as the ring? The ring sends each block round three times.
 
@@ -414,9 +421,9 @@ assert all(v.sent == v.predicted_sent for v in run.versions)
 assert in_zig == in_ring  # other tokens, as many bytes
 
 # %% [markdown]
-# **Explain.** A ring makes 3 hops in each of 3 rounds and 2 layers, 18 in all, and the counter agrees to the byte. The all-gather version sends two thirds of that,
-# because it *keeps* the gathered keys and values for the backward pass: the memory that the ring saves. Scores per rank are those of section 12.7. The differences to one process are
-# rounding ($10^{-7}$). On this machine the ring is usually the slower one, because of tiny blocks and a loop in Python around each message.
+# **Explain.** A ring makes 3 hops in each of 3 rounds and 2 layers, 18 in all, and the counter agrees to the byte. The all-gather version sends two
+# thirds of that, because it *keeps* the gathered keys and values for the backward pass: the memory that the ring saves. The differences to one
+# process are rounding ($10^{-7}$). On this machine the ring is usually slower, because of tiny blocks and a Python loop around each message.
 #
 # In a terminal:
 #
@@ -427,9 +434,9 @@ assert in_zig == in_ring  # other tokens, as many bytes
 # %% [markdown]
 # ## The answer
 #
-# Cut the sequence itself. With cp 16 and ZeRO-3 each GPU holds one sixteenth of the 131,072 tokens and of the states, and the sequence fits without any recomputation.
-# Attention stays exact, because blocks merge by their log-sum-exps. A ring of zig-zag slices gives all ranks equal work, and costs no time from about 9900 tokens
-# on a rank on.
+# Cut the sequence itself. With cp 16 and ZeRO-3 each GPU holds one sixteenth of the 131,072 tokens and of the states, and the sequence fits without
+# any recomputation. Attention stays exact, because blocks merge by their log-sum-exps. A ring of zig-zag slices gives all ranks equal work, and its
+# hops are hidden if each rank has at least about 9900 tokens.
 
 # %%
 from course_lib import quiz
@@ -486,16 +493,16 @@ quiz("12")
 # Why: The last rank's queries see all slices, the first one's only their own. Zig-zag evens it out.
 
 # %% [markdown]
-# **Read on.** Liu et al. 2023, *Ring Attention*, section 3 (arXiv:2310.01889). Jacobs et al. 2023, *DeepSpeed Ulysses*, section 3 (arXiv:2309.14509). Llama 3, section
-# 3.3.2 (arXiv:2407.21783).
+# **Read on.** Liu et al. 2023, *Ring Attention*, section 3 (arXiv:2310.01889). Jacobs et al. 2023, *DeepSpeed Ulysses*, section 3 (arXiv:2309.14509).
+# Llama 3, section 3.3.2 (arXiv:2407.21783).
 
 # %% [markdown] tags=["exercise"]
 # ### 12.7 Calculate: a ring, or an all-to-all of heads?
 #
-# Five trainings share sequences of 131,072 tokens over CP ranks. Which of the two sends fewer bytes for each of them, `"ring"` or `"all-to-all"`? No head may be copied, so
-# where key heads do not suffice, only the ring is left. LLaMA-3.1 8B has $h = 4096$ and 8 key heads of 128 numbers ($w = 1024$). LLaMA-2 7B has $h = w = 4096$ and 32 key
-# heads. With tp 4 each GPU has a quarter of the heads, so a quarter of $h$ and $w$. And for the second training: how many times as many bytes does the ring send as the
-# all-to-all?
+# Five trainings share sequences of 131,072 tokens over CP ranks. Which of the two sends fewer bytes for each of them, `"ring"` or `"all-to-all"`? No
+# head may be copied, so where key heads do not suffice, only the ring is left. LLaMA-3.1 8B has $h = 4096$ and 8 key heads of 128 numbers ($w =
+# 1024$). LLaMA-2 7B has $h = w = 4096$ and 32 key heads. With tp 4 each GPU has a quarter of the heads, so a quarter of $h$ and $w$. And for the
+# second training: how many times as many bytes does the ring send as the all-to-all?
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 3
@@ -527,13 +534,13 @@ check("12.7", [fewer, factor])
 # %% [markdown] tags=["exercise"]
 # ### 12.9 Predict: as many ranks as the ring hides
 #
-# You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring
-# attention and zig-zag slices, on H100s (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which every hop still hides behind
-# computing, at the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as query heads? And for
-# LLaMA within a node of some future machine, over 450 GB/s?
+# You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring attention and zig-zag slices, on H100s
+# (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which every hop still hides behind computation, at
+# the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as query heads? And for LLaMA within a node of some future
+# machine, over 450 GB/s?
 #
-# Then: at the first of the three degrees, how many times as much would the busiest rank compute if the slices lay in order? Guess each number, then compute it with `context.hidden_ring_tokens` and
-# `context.rank_scores`.
+# Then: at the first of the three degrees, how many times as much would the busiest rank compute if the slices lay in order? Guess each number, then
+# compute it with `context.hidden_ring_tokens` and `context.rank_scores`.
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 4
@@ -568,8 +575,8 @@ check("12.9", [llama, all_heads, fast_wire, shorter])
 # - This rank is number `ring.rank` of `ring.ranks`. Its slice of the sequence is one chunk, or two that are not neighbours.
 # - `ring.start(tensor)` starts one hop: `tensor` to the next rank, and the previous rank's tensor to this one. It
 #   returns at once; `.wait()` on what it returns gives the tensor that has come. All ranks make the same number of hops.
-# - `ring.pairs(owner)` yields `(i, j, same)`: this rank's chunk `i` sees chunk `j` of the slice of rank `owner`. `same` says that both are the same chunk.
-#   Chunks that are not seen do not come.
+# - `ring.pairs(owner)` yields `(i, j, same)`: this rank's chunk `i` sees chunk `j` of the slice of rank `owner`. `same` says that both are the same
+#   chunk. Chunks that are not seen do not come.
 # - `ring.cut(tensor, i)` is a view of chunk `i` of a slice.
 #
 # Keys and values travel while blocks are computed: a hop starts before the blocks of its round and is waited for after them.

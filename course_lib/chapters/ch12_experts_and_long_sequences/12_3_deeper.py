@@ -8,8 +8,8 @@
 # %% [markdown]
 # # 12 Many narrow experts
 #
-# A GPU with 4096 tokens of its own has 128 rows for each of DeepSeek-V3's 256 experts, and an expert with so few rows reaches at most 40 % of an H100's peak. **How do you
-# keep 256 narrow experts busy?** Before that: the z-loss, how well a bias balances, and what "MoE parallelism" means.
+# A GPU with 4096 tokens of its own has 128 rows for each of DeepSeek-V3's 256 experts, and an expert with so few rows reaches at most 40 % of an
+# H100's peak. **How do you keep 256 narrow experts busy?** Before that: the z-loss, how well a bias balances, and what "MoE parallelism" means.
 
 # %%
 from dataclasses import replace
@@ -39,9 +39,9 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 12.3 A loss that does not balance
 #
-# The **z-loss** is the mean of $(\log \sum_i e^{s_i})^2$ over the tokens, where $s_i$ are the router's scores before the softmax. It pulls the logarithm towards 0, so
-# that the rounding of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). They multiply it by 0.001. We take 0.01,
-# since the mixture of section 12.3 learns for 60 updates only, and no balance loss.
+# The **z-loss** is the mean of $(\log \sum_i e^{s_i})^2$ over the tokens, where $s_i$ are the router's scores before the softmax. It pulls the
+# logarithm towards 0, so that the rounding of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). They
+# multiply it by 0.001. We take 0.01, since the mixture of section 12.3 learns for 60 updates only, and no balance loss.
 #
 # **Predict.** Without any loss the busiest of the 4 experts ends at 3.8 times the mean. And with the z-loss?
 
@@ -72,13 +72,15 @@ colours = {"without": style.PALE, "with the z-loss": style.SKY}
 figures.grouped_bars(sizes, "The router's scores", "{:.1f}".format, colours)
 
 # %% [markdown]
-# **Explain.** It balances nothing. But the mean logarithm falls from 2.8 to 0.2, and the largest score from 4.9 to 0.7, where numbers in bf16 are 0.004 apart instead of
-# 0.03. Here it costs nothing; with seeds 0 to 5 the error rises by up to 9 %. It leaves very low scores alone, since they add nothing to the sum.
+# **Explain.** It balances nothing. But the mean logarithm falls from 2.8 to 0.2, and the largest score from 4.9 to 0.7, where numbers in bf16 are
+# 0.004 apart instead of 0.03. Here it costs nothing; with seeds 0 to 5 the error rises by up to 9 %. It leaves very low scores alone, since they add
+# nothing to the sum.
 #
 # ### How well a bias balances
 #
-# With the seeds 0 to 5 the balance loss ends between 1.05 and 1.3, and so does the bias with $\gamma = 0.02$. The size of the step decides: with $\gamma = 0.005$ some
-# seeds are still at 2.7 after 60 updates, and with 0.05 the load swings between 1.2 and 1.7. A balance loss that is too weak does not help either; try `alpha=0.001`:
+# With the seeds 0 to 5 the balance loss ends between 1.05 and 1.3, and so does the bias with $\gamma = 0.02$. The size of the step decides: with
+# $\gamma = 0.005$ some seeds are still at 2.7 after 60 updates, and with 0.05 the load swings between 1.2 and 1.7. A balance loss that is too weak
+# does not help either; try `alpha=0.001`:
 
 # %%
 runs = {}
@@ -95,10 +97,11 @@ for how, options in {
 figures.loss(runs, "busiest expert / mean")
 
 # %% [markdown]
-# The errors differ too little here to prefer one of the remedies. It takes a real model to see the price of the loss. On a model of a billion parameters the busiest expert has
-# 1.72 times the mean with a balance loss and 1.04 times with the bias, at a perplexity of 9.56 and 9.50 (Wang et al. 2024, arXiv:2408.15664, table 2). DeepSeek-V3 moves its
-# biases by 0.001 an update for nearly all of the training, and then not at all (arXiv:2412.19437, section 4.2). A small balance loss inside each sequence remains, and its
-# probabilities are sigmoids, not a softmax (section 2.1.2).
+# The errors differ too little here to prefer one of the remedies. It takes a real model to see the price of the loss. On a model of a billion
+# parameters the busiest expert has 1.72 times the mean with a balance loss and 1.04 times with the bias, at a perplexity of 9.56 and 9.50 (Wang et
+# al. 2024, arXiv:2408.15664, table 2). DeepSeek-V3 moves its biases by 0.001 an update for nearly all of the training, and then not at all
+# (arXiv:2412.19437, section 4.2). A small balance loss inside each sequence remains, and its probabilities are sigmoids, not a softmax (section
+# 2.1.2).
 #
 # **Remember**
 # - The z-loss keeps scores small. It balances nothing.
@@ -117,9 +120,9 @@ figures.loss(runs, "busiest expert / mean")
 # | **expert** parallelism, EP | the set of experts |
 # | context parallelism, CP | the sequence (section 12.6) |
 #
-# MoE is not in the table. It is a kind of model, which you can train on one GPU, as section 12.1 does, or by DP alone. EP is the parallelism, and MoE is what
-# makes it possible. Note 003 lists DP, PP, TP and MoE as families, and says that PP "combines MP and DP". But chapter 11's pipelines had one copy of the model: the two
-# are *often used together*, which is not the same.
+# MoE is not in the table. It is a kind of model, which you can train on one GPU, as section 12.1 does, or by DP alone. EP is the parallelism, and MoE
+# is what makes it possible. Note 003 lists DP, PP, TP and MoE as families, and says that PP "combines MP and DP". But chapter 11's pipelines had one
+# copy of the model: the two are *often used together*, which is not the same.
 #
 # The same note says that pipelines cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). That is so if the layers are drawn from left to
 # right. Drawn from bottom to top, it is the other way round.
@@ -129,9 +132,9 @@ figures.loss(runs, "busiest expert / mean")
 #
 # ### A mesh of their own for the experts
 #
-# 16 GPUs in two nodes train Mixtral with tp 2, cp 2 and dp 4. (Neighbours in number belong to the same tp group; then come cp and dp, as in section 13.1.) If tp cuts
-# the experts' matrices as it cuts those of attention, each expert lies on a pair of GPUs. An ep group takes one GPU of each of the 8 pairs, so it spans both nodes. Here
-# are the groups of rank 5:
+# 16 GPUs in two nodes train Mixtral with tp 2, cp 2 and dp 4. (Neighbours in number belong to the same tp group; then come cp and dp, as in section
+# 13.1.) If tp cuts the experts' matrices as it cuts those of attention, each expert lies on a pair of GPUs. An ep group takes one GPU of each of the
+# 8 pairs, so it spans both nodes. Here are the groups of rank 5:
 
 # %%
 layout = Layout(tp=2, cp=2, dp=4, ep=8)
@@ -147,9 +150,9 @@ cut = {axis: group_of_5(axis, etp=2) for axis in ("ep", "etp")}
 figures.rank_groups(cut, ranks=16, per_node=8)
 
 # %% [markdown]
-# **MoE parallel folding** gives the experts a mesh of their own over the same GPUs (Liu et al. 2025, arXiv:2504.14960, section 3.2): **etp** ranks share one expert's
-# matrices, **ep** ranks have all experts between them, and **edp** ranks hold the same ones. Only pp must agree with attention's mesh. With etp 1 each GPU has a
-# whole expert, and one node has all:
+# **MoE parallel folding** gives the experts a mesh of their own over the same GPUs (Liu et al. 2025, arXiv:2504.14960, section 3.2): **etp** ranks
+# share one expert's matrices, **ep** ranks have all experts between them, and **edp** ranks hold the same ones. Only pp must agree with attention's
+# mesh. With etp 1 each GPU has a whole expert, and one node has all:
 
 # %%
 folded = {axis: group_of_5(axis, etp=1) for axis in ("ep", "edp")}
@@ -158,9 +161,9 @@ assert {rank // 8 for rank in folded["ep"]} == {0}
 figures.rank_groups(folded, ranks=16, per_node=8)
 
 # %% [markdown]
-# It saves bytes as well. The two halves of an expert need the same rows. So after the all-to-all each pair gathers each other's rows, and on the way back it sums the
-# two results. An all-to-all among 8 sends 7/8 of a GPU's rows; the gather of a pair sends all of them. So a folded
-# layout sends $\frac78 / (\frac78 + 1) = 47\,\%$ of the bytes:
+# It saves bytes as well. The two halves of an expert need the same rows. So after the all-to-all each pair gathers each other's rows, and on the way
+# back it sums the two results. An all-to-all among 8 sends 7/8 of a GPU's rows; the gather of a pair sends all of them. So a folded layout sends
+# $\frac78 / (\frac78 + 1) = 47\,\%$ of the bytes:
 
 # %%
 CLUSTER = Cluster(hardware.accelerator("H100-SXM"), nodes=2)
@@ -182,15 +185,15 @@ share = 100 * (7 / 8) / (7 / 8 + 1)
 expect(share, 100 * whole / halves, within=1e-9, label="folded", unit="%")
 
 # %% [markdown]
-# And they stay inside the node. NVIDIA measured it on 128 H100: Mixtral 8x22B goes from 46.3 to 49.3 % MFU, and with its experts cut into
-# 64 narrow ones from 17.1 to 28.8 % (table 1 of the paper; the rows differ in more than folding). In Megatron-Core it is `--expert-tensor-parallel-size 1`. Our `Layout`, and
-# so the planner of chapter 13, knows etp = tp only.
+# And they stay inside the node. NVIDIA measured it on 128 H100: Mixtral 8x22B goes from 46.3 to 49.3 % MFU, and with its experts cut into 64 narrow
+# ones from 17.1 to 28.8 % (table 1 of the paper; the rows differ in more than folding). In Megatron-Core it is `--expert-tensor-parallel-size 1`. Our
+# `Layout`, and so the planner of chapter 13, knows etp = tp only.
 #
 # ### Many small products
 #
-# A rank has rows for several experts, and `_compute` loops over them. Small experts make small products. How many rows must an expert get before the chip spends its
-# time computing, and not reading weights? $m$ rows times an $h \times f$ matrix are $2mhf$ FLOP and $2(mh + hf + mf)$ bytes (section 5.4). Set their ratio equal to the
-# ridge $R$ of the chip's memory, 295 FLOP per byte for an H100:
+# A rank has rows for several experts, and `_compute` loops over them. Small experts make small products. How many rows must an expert get before the
+# chip spends its time computing, and not reading weights? $m$ rows times an $h \times f$ matrix are $2mhf$ FLOP and $2(mh + hf + mf)$ bytes (section
+# 5.4). Set their ratio equal to the ridge $R$ of the chip's memory, 295 FLOP per byte for an H100:
 #
 # $$m = \frac{R}{1 - R\,(1/h + 1/f)} .$$
 
@@ -223,11 +226,12 @@ figures.lines(
 )
 
 # %% [markdown]
-# 363 rows. A GPU with 4096 tokens of its own has 128 rows for each of the 256 experts, and can reach 40 % of its peak at most. With ep 64 an expert gets the rows of 64 GPUs,
+# 363 rows. A GPU with 4096 tokens of its own has 128 rows for each of the 256 experts, and can reach 40 % of its peak at most. With ep 64 an expert
+# gets the rows of 64 GPUs,
 # 8192. So expert parallelism does not only spread the weights. It fills the experts.
 #
-# A product is a call, too, and each call has a price. Cut 2048 rows over more and more experts, so that the FLOP stay the same. Time a loop of small products, and one
-# batched product, on this machine:
+# A product is a call, too, and each call has a price. Cut 2048 rows over more and more experts, so that the FLOP stay the same. Time a loop of small
+# products, and one batched product, on this machine:
 
 
 # %%
@@ -249,12 +253,14 @@ title = "2048 rows of 32 numbers, times matrices of 32 × 64"
 figures.lines(curves, "rows of an expert", "GFLOP/s", title, doubling=(True, False))
 
 # %% [markdown]
-# A call takes a few microseconds, however small its product, so the loop gets slower from the start. The batch pays once. Its rate holds until each matrix serves so
-# few rows that loading it dominates: the ridge again. Where this was written, the loop reached a third of the batch's rate at 32 rows, and a tenth at 4.
+# A call takes a few microseconds, however small its product, so the loop gets slower from the start. The batch pays once. Its rate holds until each
+# matrix serves so few rows that loading it dominates: the ridge again. Where this was written, the loop reached a third of the batch's rate at 32
+# rows, and a tenth at 4.
 #
-# A batch needs the same number of rows for each expert. A **grouped product** (分组矩阵乘, grouped GEMM) does not: it is one call, with as many rows for each expert as the expert got. It
-# is `--moe-grouped-gemm` in Megatron-Core, and `torch.nn.functional.grouped_mm` in PyTorch. Let a skewed router give the $k$-th of 64 experts $432/k$ rows: 432 for the
-# first, 7 for the last, 2050 in all. A batch pads each to 432 and multiplies 64 · 432 rows, 13.5 times as many:
+# A batch needs the same number of rows for each expert. A **grouped product** (分组矩阵乘, grouped GEMM) does not: it is one call, with as many rows for
+# each expert as the expert got. It is `--moe-grouped-gemm` in Megatron-Core, and `torch.nn.functional.grouped_mm` in PyTorch. Let a skewed router
+# give the $k$-th of 64 experts $432/k$ rows: 432 for the first, 7 for the last, 2050 in all. A batch pads each to 432 and multiplies 64 · 432 rows,
+# 13.5 times as many:
 
 # %%
 counts = [round(432 / k) for k in range(1, 65)]
@@ -274,15 +280,15 @@ spent = {name: measure.times.seconds(product) for name, product in ways.items()}
 figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 
 # %% [markdown]
-# Where this was written the padded batch took eight times as long as the grouped product, and the loop 1.4 times: on a CPU the one call is a loop in C++. On a
-# GPU it also fills the chip, which cuts a result into tiles of, say, 128 × 128 numbers, one for each of an H100's 132 processors. 128 rows × 2048 columns are 16 tiles, so 116
-# processors do nothing. All 256 experts in one call have 4096 tiles.
+# Where this was written the padded batch took eight times as long as the grouped product, and the loop 1.4 times: on a CPU the one call is a loop in
+# C++. On a GPU it also fills the chip, which cuts a result into tiles of, say, 128 × 128 numbers, one for each of an H100's 132 processors. 128 rows
+# × 2048 columns are 16 tiles, so 116 processors do nothing. All 256 experts in one call have 4096 tiles.
 #
 # ### The library
 #
-# PyTorch ships no MoE layer. It ships an all-to-all with a backward pass, and a setting that makes DDP leave parameters alone. Our demo puts the two together as the counterpart.
-# (DDP takes the mean over ranks where we want the sum, so the loss is multiplied by the number of ranks. Experts do not go through DDP, so the factor is divided out of
-# their gradients again.)
+# PyTorch ships no MoE layer. It ships an all-to-all with a backward pass, and a setting that makes DDP leave parameters alone. Our demo puts the two
+# together as the counterpart. (DDP takes the mean over ranks where we want the sum, so the loss is multiplied by the number of ranks. Experts do not
+# go through DDP, so the factor is divided out of their gradients again.)
 
 # %%
 show_source(expert_demo.TorchDispatcher, expert_demo.Library)
@@ -298,11 +304,11 @@ show_source(expert_demo.TorchDispatcher, expert_demo.Library)
 # %% [markdown]
 # ## The answer
 #
-# Bring each expert the rows of many GPUs: with ep 64 it has 8192 instead of 128, and 363 are enough. Compute all experts of a GPU in one grouped product. And give the experts a mesh
-# of their own, so that their all-to-all stays inside a node where it can.
+# Bring each expert the rows of many GPUs: with ep 64 it has 8192 instead of 128, and 363 are enough. Compute all experts of a GPU in one grouped
+# product. And give the experts a mesh of their own, so that their all-to-all stays inside a node where it can.
 #
-# **Read on.** Liu et al. 2025, *MoE Parallel Folding*, section 3 (arXiv:2504.14960). Zoph et al. 2022, *ST-MoE*, section 3 (arXiv:2202.08906). Wang et al. 2024
-# (arXiv:2408.15664).
+# **Read on.** Liu et al. 2025, *MoE Parallel Folding*, section 3 (arXiv:2504.14960). Zoph et al. 2022, *ST-MoE*, section 3 (arXiv:2202.08906). Wang
+# et al. 2024 (arXiv:2408.15664).
 
 # %% [markdown] tags=["exercise"]
 # ### 12.3 Predict: who shares what
