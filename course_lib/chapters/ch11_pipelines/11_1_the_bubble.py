@@ -8,8 +8,7 @@
 # %% [markdown]
 # # 11 The bubble
 #
-# A model is too large for one GPU, so you put its first 20 layers on GPU 0, the next 20 on GPU 1, and so on, over four GPUs. It fits and it trains.
-# But it is no faster than one GPU would be, and the monitor shows each GPU busy for a quarter of the time. **Why do four GPUs in a row work no faster
+# A model is too large for one GPU, so you put its first 20 layers on GPU 0, the next 20 on GPU 1, and so on, over four GPUs. It fits and trains, but it is no faster than one GPU would be, and the monitor shows each GPU busy for a quarter of the time. **Why do four GPUs in a row work no faster
 # than one, and how do you keep all four busy?**
 #
 # After this sitting you can
@@ -239,7 +238,7 @@ assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
 # backward pass. In between the micro-batch is **in flight** (在途). GPipe does all forward passes first, so at the peak all $m$ are in flight: 32
 # micro-batches, 32 times the activations.
 #
-# The last stage could do its backward pass at once. When its gradient has arrived on the stage before, that stage can do the same. This is
+# The last stage could do its backward pass at once. When its gradient arrives on the stage before, that stage can do the same. This is
 # **1F1B**, one forward, one backward (Narayanan et al. 2021, section 2.2.1). Stage $k$ first makes $p - 1 - k$ forward passes, one for each stage
 # behind it. Then it does one forward and one backward pass in turn.
 
@@ -274,7 +273,7 @@ assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 
 # %% [markdown]
 # **Explain.** Stage 2 has 5 stages behind it. It warms up with 5 forward passes and runs a sixth; from there on each forward pass follows a backward
-# pass. So stage $k$ holds $\min(m,\ p-k)$ micro-batches, however large $m$ is. That is why large runs use 1F1B and not GPipe's order.
+# pass. So stage $k$ holds $\min(m,\ p-k)$ micro-batches, however large $m$ is. That is why large runs use 1F1B.
 #
 # ### More stages, the same activations
 #

@@ -174,7 +174,7 @@ expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 #
 # ### The fullest stage decides what fits
 #
-# Embedding, head and logits also need memory. LLaMA-3.1 8B on 4 stages of 8 layers, 16 micro-batches of one sequence of 8192 tokens, under 1F1B:
+# Embedding, head and logits need memory, too. LLaMA-3.1 8B on 4 stages of 8 layers, 16 micro-batches of one sequence of 8192 tokens, under 1F1B:
 
 # %%
 shape, rows = models.MODELS["llama3.1-8b"], {}
@@ -287,7 +287,7 @@ assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 #
 # **Remember**
 # - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
-# - Run 1F1B first; then pay with messages (interleaved) or with memory (ZB-H1).
+# - Run 1F1B first; then pay with messages or with memory.
 
 # %% [markdown]
 # ## 11.7 From scratch, then from the library
@@ -551,8 +551,8 @@ check("11.2", verdicts)
 # ### 11.3 Debug: it does not get faster
 #
 # A pipeline of 4 stages under 1F1B is slower than its authors promised. They measure the time of an update: 4.02 s with 8 micro-batches, 7.14 s with
-# 16, of the same size. Three stages are alike. How long does the slowest stage need for one micro-batch, forward and backward? If it is the last one:
-# how long do the others need? And what would 16 micro-batches take if layers were moved until all four were alike?
+# 16, of the same size. Three stages are alike. How long does the slowest stage need for one micro-batch, forward and backward? If it is the last one,
+# how long does each of the others need? And how long would an update of 16 micro-batches take if layers were moved until all four were alike?
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 4
@@ -572,8 +572,8 @@ check("11.3", [slowest_s, others_s, balanced_s])
 # %% [markdown] tags=["exercise"]
 # ### 11.4 Debug: which schedule?
 #
-# 8 stages, 16 micro-batches, forward 1 unit and backward 2. Choose a schedule for each of four clusters, the one with the shortest update that
-# its memory allows: `"gpipe"`, `"1f1b"`, `"interleaved"` (two chunks) or `"zb1p"`. Guess from the prices in sections 11.4 and 11.5, then try them with
+# 8 stages, 16 micro-batches, forward 1 unit and backward 2. For each of four clusters choose the schedule with the shortest update that its memory
+# allows: `"gpipe"`, `"1f1b"`, `"interleaved"` (two chunks) or `"zb1p"`. Guess from the prices in sections 11.4 and 11.5, then try them with
 # `simulation.timeline(name, 8, 16, chunks, times=PassTimes(transfer=...))`.
 
 # %% [raw] tags=["hints"]
@@ -654,7 +654,7 @@ check("11.9", [one_f_one_b_bytes, interleaved_bytes, most_chunks])
 # ### 11.11 Build: a pipeline's stage
 #
 # Write the second piece of section 11.7 yourself: what one stage does in an update, for *any* order of
-# passes. Given are the parts of the model that lie on this stage (one, or several under an interleaved schedule),
+# passes. You are given the parts of the model that lie on this stage (one, or several under an interleaved schedule),
 # the orders of all stages, and the mail:
 #
 # - `mail = Mail(self.orders, self.group, self.blank)`, one for each update. `blank` is given; it needs
@@ -662,7 +662,7 @@ check("11.9", [one_f_one_b_bytes, interleaved_bytes, most_chunks])
 # - `mail.take(work)` returns the tensor that pass `work` needs from another piece of the model. It waits until the
 #   tensor has arrived. It returns None if the pass needs nothing: the forward pass of the first piece, the backward pass
 #   of the last.
-# - `mail.send(work, result)` starts to send what the pass has made, and does not wait. What nobody needs is not sent.
+# - `mail.send(work, result)` starts to send what the pass has made, and does not wait. If no stage needs it, nothing is sent.
 # - `mail.finish()` waits until all that was sent has arrived.
 # - `sum_tied_gradients(self.parts, self.group)`, after the last pass, adds up the gradients of the tied table.
 #

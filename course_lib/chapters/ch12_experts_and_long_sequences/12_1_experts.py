@@ -174,7 +174,7 @@ print(units.format_count(deepseek.total), units.format_count(deepseek.active))
 print("Mixtral's states:", units.format_bytes(16 * mixtral.total))
 
 # %% [markdown]
-# So an MoE pays for more parameters with memory instead of computation. In $6ND$ of chapter 5, $N$ is the active parameters: Mixtral's tokens cost as
+# An MoE pays for more parameters with memory instead of computation. In $6ND$ of chapter 5, $N$ is the active parameters: Mixtral's tokens cost as
 # much as those of LLaMA-2 13B. In the 16 bytes per parameter of chapter 3, it is the total: 747 GB, while the 8 GPUs of the opening claim have 640
 # GB.
 #
@@ -714,16 +714,16 @@ check("12.6", fault)
 # Write what carries tokens to their experts and back (section 12.4), with ranks that have
 # different numbers of tokens, some of them none. Each rank has equally many experts, rank 0 the first ones. `tokens` is
 # (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, is one of token
-# `c // top_k`. Given is `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
+# `c // top_k`. You are given `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
 # `kept` says for each expert how many are accepted.
 #
-# Rows and results have the type of what you get, such as bf16, and what you get stays as it is. One dispatcher serves
-# batch after batch, and the next may be on its way before the gradients of the last one come back.
+# Rows and results keep the dtype of your arguments, such as bf16, and you do not change the arguments. One dispatcher serves many batches, and the
+# next one may start before the gradients of the last one come back.
 #
-# The check runs on 3 ranks, with 1 to 3 experts on each and a top_k of 1 to 3, also in smaller groups: first the
-# all-to-all with uneven numbers of rows; then counts and dispatch; then combine, where each result must find its
-# token again; then the gradients, which travel back the same way. It counts the bytes; counts need one all-gather of
-# at most 8 bytes each. What passes is kept as `mine/experts.py`, and `course demo experts --parts mine` trains with it.
+# The check runs on 3 ranks, with 1 to 3 experts on each and a top_k of 1 to 3, also in smaller groups: first the all-to-all with uneven numbers of
+# rows; then counts and dispatch; then combine, where each result must reach its own token; then the gradients, which travel back along the same
+# route. It counts the bytes; counts need one all-gather of at most 8 bytes each. What passes is kept as `mine/experts.py`, and `course demo experts
+# --parts mine` trains with it.
 
 # %% [raw] tags=["hints"]
 # importance 5, difficulty 5

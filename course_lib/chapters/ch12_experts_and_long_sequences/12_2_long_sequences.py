@@ -120,8 +120,8 @@ figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 #
 # ### Attention in pieces: online softmax
 #
-# A query needs the softmax over *all* keys, and they lie on other ranks. Can it begin with some of them? One query, three keys, with scores 1, 2 and
-# 4 and values 10, 20 and 40. At once:
+# A query needs the softmax over *all* keys, and they lie on other ranks. Can it begin with some of them? Take one query and three keys, with scores
+# 1, 2 and 4 and values 10, 20 and 40. At once:
 #
 # $$\frac{e^1 \cdot 10 + e^2 \cdot 20 + e^4 \cdot 40}{e^1 + e^2 + e^4}
 # = \frac{27.2 + 147.8 + 2183.9}{64.7} = 36.46 .$$
@@ -358,7 +358,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# On 8 ranks the ring sends 2.4 times as much as the all-to-all. But the ring can hide its bytes behind attention, and attention waits for the all-to-all.
+# On 8 ranks the ring sends 2.4 times as much. But the ring can hide its bytes behind attention, and attention waits for the all-to-all.
 #
 # In Megatron-Core: `--context-parallel-size 16`, with `--cp-comm-type p2p` for the ring and `a2a` for the all-to-all. In PyTorch:
 # `torch.distributed.tensor.experimental.context_parallel`, still experimental, for GPUs.
@@ -506,7 +506,7 @@ quiz("12")
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 3
-# Strike out first: how many key heads does a GPU have, and over how many ranks are they to be dealt out?
+# First strike out what cannot be: how many key heads does a GPU have, and over how many ranks must they be divided?
 # Divide the two formulas of section 12.7. What is left of the number of tokens?
 # ring / all-to-all is 3 n w / (2 (h + w)).
 
@@ -569,14 +569,14 @@ check("12.9", [llama, all_heads, fast_wire, shorter])
 # %% [markdown] tags=["exercise"]
 # ### 12.11 Build: attention round a ring
 #
-# Write the forward pass of ring attention (sections 12.6 and 12.7): attention to one block, the merge of
-# two blocks, and the way round the ring. Tensors are (batch, heads, tokens, width). Given is `ring`, a `SequenceRing`:
+# Write the forward pass of ring attention (sections 12.6 and 12.7): attention to one block, the merge of two blocks, and the loop over the ring.
+# Tensors are (batch, heads, tokens, width). You are given `ring`, a `SequenceRing`:
 #
 # - This rank is number `ring.rank` of `ring.ranks`. Its slice of the sequence is one chunk, or two that are not neighbours.
 # - `ring.start(tensor)` starts one hop: `tensor` to the next rank, and the previous rank's tensor to this one. It
 #   returns at once; `.wait()` on what it returns gives the tensor that has come. All ranks make the same number of hops.
 # - `ring.pairs(owner)` yields `(i, j, same)`: this rank's chunk `i` sees chunk `j` of the slice of rank `owner`. `same` says that both are the same
-#   chunk. Chunks that are not seen do not come.
+#   chunk. Pairs in which nothing is seen are left out.
 # - `ring.cut(tensor, i)` is a view of chunk `i` of a slice.
 #
 # Keys and values travel while blocks are computed: a hop starts before the blocks of its round and is waited for after them.

@@ -40,8 +40,8 @@ torch.set_num_threads(1)
 # ## 12.3 A loss that does not balance
 #
 # The **z-loss** is the mean of $(\log \sum_i e^{s_i})^2$ over the tokens, where $s_i$ are the router's scores before the softmax. It pulls the
-# logarithm towards 0, so that the rounding of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). They
-# multiply it by 0.001. We take 0.01, since the mixture of section 12.3 learns for 60 updates only, and no balance loss.
+# logarithm towards 0, so that the rounding of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). The paper
+# multiplies it by 0.001. Here it is 0.01, since the mixture of section 12.3 learns for 60 updates only, and there is no balance loss.
 #
 # **Predict.** Without any loss the busiest of the 4 experts ends at 3.8 times the mean. And with the z-loss?
 
@@ -97,7 +97,7 @@ for how, options in {
 figures.loss(runs, "busiest expert / mean")
 
 # %% [markdown]
-# The errors differ too little here to prefer one of the remedies. It takes a real model to see the price of the loss. On a model of a billion
+# The errors differ too little here to prefer one of the two. Only a real model shows the price of the loss. On a model of a billion
 # parameters the busiest expert has 1.72 times the mean with a balance loss and 1.04 times with the bias, at a perplexity of 9.56 and 9.50 (Wang et
 # al. 2024, arXiv:2408.15664, table 2). DeepSeek-V3 moves its biases by 0.001 an update for nearly all of the training, and then not at all
 # (arXiv:2412.19437, section 4.2). A small balance loss inside each sequence remains, and its probabilities are sigmoids, not a softmax (section
@@ -227,8 +227,7 @@ figures.lines(
 
 # %% [markdown]
 # 363 rows. A GPU with 4096 tokens of its own has 128 rows for each of the 256 experts, and can reach 40 % of its peak at most. With ep 64 an expert
-# gets the rows of 64 GPUs,
-# 8192. So expert parallelism does not only spread the weights. It fills the experts.
+# gets 8192, the rows of 64 GPUs. So expert parallelism does not only spread the weights. It fills the experts.
 #
 # A product is a call, too, and each call has a price. Cut 2048 rows over more and more experts, so that the FLOP stay the same. Time a loop of small
 # products, and one batched product, on this machine:
@@ -254,7 +253,7 @@ figures.lines(curves, "rows of an expert", "GFLOP/s", title, doubling=(True, Fal
 
 # %% [markdown]
 # A call takes a few microseconds, however small its product, so the loop gets slower from the start. The batch pays once. Its rate holds until each
-# matrix serves so few rows that loading it dominates: the ridge again. Where this was written, the loop reached a third of the batch's rate at 32
+# matrix serves so few rows that loading it dominates: the ridge again. When we ran it, the loop reached a third of the batch's rate at 32
 # rows, and a tenth at 4.
 #
 # A batch needs the same number of rows for each expert. A **grouped product** (分组矩阵乘, grouped GEMM) does not: it is one call, with as many rows for
@@ -280,7 +279,7 @@ spent = {name: measure.times.seconds(product) for name, product in ways.items()}
 figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 
 # %% [markdown]
-# Where this was written the padded batch took eight times as long as the grouped product, and the loop 1.4 times: on a CPU the one call is a loop in
+# When we ran it, the padded batch took eight times as long as the grouped product, and the loop 1.4 times: on a CPU the one call is a loop in
 # C++. On a GPU it also fills the chip, which cuts a result into tiles of, say, 128 × 128 numbers, one for each of an H100's 132 processors. 128 rows
 # × 2048 columns are 16 tiles, so 116 processors do nothing. All 256 experts in one call have 4096 tiles.
 #
@@ -313,9 +312,9 @@ show_source(expert_demo.TorchDispatcher, expert_demo.Library)
 # %% [markdown] tags=["exercise"]
 # ### 12.3 Predict: who shares what
 #
-# Mixtral trains on 16 GPUs with tp 2, cp 2, dp 4 and ep 4. Neighbours in number are a tp group; then come cp and dp. In
-# the experts' mesh the order is etp, ep, edp. Follow the tensors of rank 6. With which ranks, itself among them, does it share each of these? Give
-# lists in order. The last two are without folding: tp cuts the experts as well.
+# Mixtral trains on 16 GPUs with tp 2, cp 2, dp 4 and ep 4. Neighbours in number are a tp group; then come cp and dp. In the experts' mesh the order
+# is etp, ep, edp. Follow the tensors of rank 6. Which ranks, rank 6 included, share each of these? Give lists in order. The last two are without
+# folding: tp cuts the experts as well.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 4
