@@ -7,8 +7,8 @@
 # %% [markdown]
 # # 11 Run a pipeline
 #
-# A pipeline with 80 stages of one layer fits almost any model, and it can be slower than a pipeline with 8: its messages take more than a tenth of the
-# computing time, and 79 stages wait for the one with the head. **Which wire does a pipeline need, and which schedule should you run?**
+# Cut LLaMA-2 70B into 80 stages of one layer. Each stage fits easily, but each message takes more than a tenth of a stage's computing time, and 79 stages
+# wait for the one with the head. **Which wire does a pipeline need, and which schedule should you run?**
 #
 # After this sitting you can
 #

@@ -294,10 +294,7 @@ figures.grouped_bars(rows, "Choices in the last update", "{:,}".format, colours)
 # `accepted` has to know who came first, also when tokens lie on several ranks. For `balance_loss` try exercise 12.5 first.
 
 # %%
-show_source(scratch.experts.expert_capacity)
-
-# %%
-show_source(scratch.experts.accepted)
+show_source(scratch.experts.expert_capacity, scratch.experts.accepted)
 
 # %%
 show_source(scratch.experts.balance_loss, scratch.experts.BiasedRouter)
@@ -561,12 +558,12 @@ figures.expert_bars(
 
 # %% [markdown]
 # ### Deeper: the course's own dispatcher
+#
+# In the forward pass of the layer `_count` computes how many choices of every rank each expert accepts, and `_compute` works through this rank's own
+# experts.
 
 # %%
 show_source(scratch.experts.MoE.forward)
-
-# %% [markdown]
-# `_count` computes how many choices of every rank each expert accepts, and `_compute` works through this rank's own experts.
 
 # %%
 show_source(scratch.experts.Dispatcher)
