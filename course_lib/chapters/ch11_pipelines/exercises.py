@@ -27,7 +27,6 @@ from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule
 from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 
-
 _CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}
 _ROOM_GB, _STATES_GB = 80, 40  # of a GPU; of weights, gradients and states
 _ONE_GB = 34 / 8  # activations of a micro-batch on one stage

@@ -600,7 +600,7 @@ from course_lib.theory.network import context, experts
 # %% [markdown] tags=["exercise"]
 # ### 12.1 Calculate: Mixtral on 16 GPUs
 #
-# Mixtral 8x7B on 16 GPUs, all of them data parallel, with expert parallelism of degree 8. Of its 46,702,792,704
+# Mixtral 8x7B trains on 16 GPUs, all of them data parallel, with expert parallelism of degree 8. Of its 46,702,792,704
 # parameters 45,097,156,608 are experts. How many parameters are on a GPU? Over how many GPUs can ZeRO-1 shard the
 # optimizer states of an expert? How many bytes of states (2 + 2 + 12 a parameter) does a GPU hold without ZeRO, and with
 # ZeRO-1?
@@ -648,8 +648,7 @@ check("12.2", [mfu, gpus])
 # %% [markdown] tags=["exercise"]
 # ### 12.5 Implement: the balance loss
 #
-# `chosen` (tokens, top_k) holds numbers of experts, `probabilities`
-# (tokens, experts) the router's. Return $E \sum_i f_i P_i$ as a tensor whose gradient reaches `probabilities`.
+# `chosen` (tokens, top_k) holds numbers of experts, and `probabilities` (tokens, experts) those of the router. Return $E \sum_i f_i P_i$ as a tensor whose gradient reaches `probabilities`.
 # $f_i$ is the share of all *choices*.
 
 # %% [raw] tags=["hints"]
@@ -683,14 +682,14 @@ check("12.5", balance_loss)
 # | C | 1.1 | 0.2 | 27 % | 1 |
 # | D | 1.1 | 0.2 | 0 % | 4 |
 #
-# Which fault has which program? `"no balance"`: neither a balance loss nor a bias; `"small capacity"`: a capacity factor of 0.75; `"weights that
+# Which program has which fault? `"no balance"`: neither a balance loss nor a bias; `"small capacity"`: a capacity factor of 0.75; `"weights that
 # cancel"`: the weights of the chosen experts are divided by their sum; `"a sum of means"`: experts' gradients are not divided by the number of ranks;
 # `"biased weights"`: the biases for the choice are also added to the weights.
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 2
 # One column of each row is out of the ordinary.
-# With k = 1, what is a weight divided by the sum of the weights? What gradient has it?
+# With k = 1, what is a weight divided by the sum of the weights? What is its gradient?
 # The tokens of all ranks come to an expert, each with a loss that is a mean over 64 tokens and not over 256.
 
 # %% tags=["exercise"]
@@ -710,8 +709,7 @@ check("12.6", fault)
 #
 # Write what carries tokens to their experts and back (section 12.4), with ranks that have
 # different numbers of tokens, some of them none. Each rank has equally many experts, rank 0 the first ones. `tokens` is
-# (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, is one of token
-# `c // top_k`. You are given `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
+# (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, belongs to token `c // top_k`. You are given `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
 # `kept` says for each expert how many are accepted.
 #
 # Rows and results keep the dtype of your arguments, such as bf16, and you do not change the arguments. One dispatcher serves many batches, and the
@@ -724,9 +722,9 @@ check("12.6", fault)
 
 # %% [raw] tags=["hints"]
 # importance 5, difficulty 5
-# AllToAll: make room for `sum(received)` rows, call `dist.all_to_all_single(room, rows, received, sent, group=group)`, keep the sizes in `ctx`. Backward is the same way back.
+# AllToAll: make room for `sum(received)` rows, call `dist.all_to_all_single(room, rows, received, sent, group=group)`, keep the sizes in `ctx`. Backward is the same call with the sizes exchanged.
 # count: `torch.bincount(..., minlength=experts)`, and an all-gather. dispatch: the experts lie on the ranks in order, so `kept.view(ranks, ranks, -1).sum(2)` says who sends what.
-# Choice c is one of token c // top_k. `by_expert` gives the choices in the order in which their rows leave. Keep it, for that is the order in which the results come back.
+# Choice c belongs to token c // top_k. `by_expert` gives the choices in the order in which their rows leave. Keep it, for that is the order in which the results come back.
 # combine: the same all-to-all with the sizes exchanged; each row times the weight of its choice, `weights.flatten()[order]`; `index_add` adds it to its token.
 
 # %% tags=["exercise"]
