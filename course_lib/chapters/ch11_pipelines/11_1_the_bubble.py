@@ -8,7 +8,8 @@
 # %% [markdown]
 # # 11 The bubble
 #
-# A model is too large for one GPU, so you put its first 20 layers on GPU 0, the next 20 on GPU 1, and so on, over four GPUs. It fits and trains, but it is no faster than one GPU would be, and the monitor shows each GPU busy for a quarter of the time. **Why do four GPUs in a row work no faster
+# A model is too large for one GPU, so you put its first 20 layers on GPU 0, the next 20 on GPU 1, and so on, over four GPUs. It fits and trains, but
+# it is no faster than one GPU would be, and the monitor shows each GPU busy for a quarter of the time. **Why do four GPUs in a row work no faster
 # than one, and how do you keep all four busy?**
 #
 # After this sitting you can

@@ -608,8 +608,8 @@ check("11.4", best)
 # %% [markdown] tags=["exercise"]
 # ### 11.8 Predict: a slow stage in the middle
 #
-# Four stages, forward 1 and backward 2 units, but stage 1 (the second one) takes 1.5 times as long. 1F1B. Predict the makespan
-# with 8 and with 64 micro-batches on paper; then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
+# Four stages run 1F1B, with 1 unit for a forward pass and 2 for a backward pass, but stage 1 (the second one) takes 1.5 times as long. Predict the
+# makespan with 8 and with 64 micro-batches on paper; then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 4
@@ -628,10 +628,10 @@ check("11.8", [with_8, with_64])
 # %% [markdown] tags=["exercise"]
 # ### 11.9 Calculate: on the wire
 #
-# GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
-# 8 stages of 12 layers, 64 micro-batches. How many bytes does a stage in the middle send in an update
-# under 1F1B? And interleaved, with two chunks on each stage? A message should take at most 5 % of a chunk's forward pass; a layer's
-# takes 19.3 ms (H100 at 40 % of peak), and the network carries 25 GB/s. Into how many equal chunks of whole layers may a stage be cut at most?
+# GPT-3 (hidden 12288) trains in bf16 on 8 stages of 12 layers, with 64 micro-batches of one sequence of 2048 tokens. How many bytes does a stage in
+# the middle send in an update under 1F1B? And under the interleaved schedule with two chunks on each stage? A message should take at most 5 % of a
+# chunk's forward pass; that of a layer takes 19.3 ms (H100 at 40 % of peak), and the network carries 25 GB/s. Into how many equal chunks of whole
+# layers may a stage be cut at most?
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 3

@@ -648,8 +648,8 @@ check("12.2", [mfu, gpus])
 # %% [markdown] tags=["exercise"]
 # ### 12.5 Implement: the balance loss
 #
-# `chosen` (tokens, top_k) holds numbers of experts, and `probabilities` (tokens, experts) those of the router. Return $E \sum_i f_i P_i$ as a tensor whose gradient reaches `probabilities`.
-# $f_i$ is the share of all *choices*.
+# `chosen` (tokens, top_k) holds numbers of experts, and `probabilities` (tokens, experts) those of the router. Return $E \sum_i f_i P_i$ as a tensor
+# whose gradient reaches `probabilities`. $f_i$ is the share of all *choices*.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
@@ -707,9 +707,9 @@ check("12.6", fault)
 # %% [markdown] tags=["exercise"]
 # ### 12.10 Build: tokens to experts and back
 #
-# Write what carries tokens to their experts and back (section 12.4), with ranks that have
-# different numbers of tokens, some of them none. Each rank has equally many experts, rank 0 the first ones. `tokens` is
-# (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, belongs to token `c // top_k`. You are given `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
+# Write what carries tokens to their experts and back (section 12.4), with ranks that have different numbers of tokens, some of them none. Each rank
+# has equally many experts, rank 0 the first ones. `tokens` is (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row
+# by row, belongs to token `c // top_k`. You are given `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
 # `kept` says for each expert how many are accepted.
 #
 # Rows and results keep the dtype of your arguments, such as bf16, and you do not change the arguments. One dispatcher serves many batches, and the
