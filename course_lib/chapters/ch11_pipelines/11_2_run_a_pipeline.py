@@ -225,14 +225,14 @@ figures.timeline(charts, seconds=False)
 # %% [markdown]
 # ## 11.5 Zero bubble
 #
-# A backward pass makes two things: the gradient of its input, which the stage before is waiting for, and the gradients of its weights, which nobody needs
-# until the update. **Zero bubble** (零气泡) schedules split them into two passes, I and W. They run I immediately, and postpone W until the stage would
-# otherwise idle. With $w$ for the time of W, the simplest of them, ZB-H1, idles
+# A backward pass makes two things: the gradient of its input, which the stage before is waiting for, and the gradients of its weights, which are not
+# needed until the update. **Zero bubble** (零气泡) schedules split them into two passes, I and W. They run I immediately, and postpone W until the stage
+# would otherwise idle. With $w$ for the time of W, the simplest of them, ZB-H1, idles
 #
 # $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
 #
 # (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
-# until its W, so every stage holds $p$ micro-batches, also the last one.
+# until its W, so every stage holds $p$ micro-batches, even the last one.
 
 # %%
 charts = {}
@@ -296,8 +296,8 @@ assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 # simulator plays: for each pass it takes what the pass needs, computes, and sends the result on. `Mail` carries the tensors. **Try exercise 11.11
 # first: it asks for `Pipeline`.** The course's own version is folded at the end of this section.
 #
-# The mail follows one rule. If two neighbours both *send and wait* at the same time, they hang, so nobody waits to send: `isend` starts a message, and a
-# receive is posted before its message is needed.
+# The mail follows one rule. If two neighbours both *send and wait* at the same time, they hang, so no stage waits to send: `isend` starts a message,
+# and a receive is posted before its message is needed.
 #
 # PyTorch has all this in `torch.distributed.pipelining`. You wrap the part of the model on your rank as a `PipelineStage` and choose a schedule;
 # `step` runs the passes of one update:

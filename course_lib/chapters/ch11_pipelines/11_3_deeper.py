@@ -8,8 +8,8 @@
 # # 11 Schedules without a bubble
 #
 # ZB-H1 leaves a third of the bubble. Three other schedules leave less: ZB-H2, ZB-V and DeepSeek's DualPipe. **What does a pipeline without any bubble
-# cost?** On the way you meet the number $2N-1$ of note 004, which is wrong for 1F1B and right for one of these schedules, and the groups in which
-# Llama 3 sends its micro-batches round.
+# cost?** On the way you meet the number $2N-1$ of note 004, which is wrong for 1F1B and right for one of these schedules, and Llama 3's groups of
+# micro-batches.
 
 # %%
 from textwrap import fill
@@ -265,7 +265,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # W alone costs as much as all of B, and I comes on top. So `zb1p` shows you the order and the memory, but here it saves no real time: the second
-# backward walk costs what the smaller bubble saves. A program that wants the time keeps what I has computed for each matrix, its input and the
+# backward walk costs what the smaller bubble saves. A program that saves this time keeps what I has computed for each matrix, its input and the
 # gradient of its output, and leaves to W a single product of the two. (The sleeping stages of section 11.8 sleep for as long as such a program would
 # compute.)
 #

@@ -185,8 +185,8 @@ print("Mixtral's states:", units.format_bytes(16 * mixtral.total))
 # ## 12.3 Full experts
 #
 # Eight tokens, four experts, $k = 1$. The router sends 5 tokens to expert 0, 1 to expert 1, 2 to expert 2 and none to expert 3. The mean is 2, and
-# the busiest expert has 2.5 times as many: an imbalance of 2.5. All wait for expert 0, and arrays of a fixed size would need room for 5, which nobody
-# can know in advance. So one sets a limit, the **capacity** (专家容量). With $T$ tokens:
+# the busiest expert has 2.5 times as many: an imbalance of 2.5. All wait for expert 0, and arrays of a fixed size would need room for 5, which is not
+# known in advance. So one sets a limit, the **capacity** (专家容量). With $T$ tokens:
 #
 # $$C = \left\lceil \text{capacity factor} \cdot \frac{T\,k}{E} \right\rceil .$$
 #

@@ -329,7 +329,7 @@ assert max(pairs) / (sum(pairs) / 4) == 1.5
 #
 # $$\text{bytes of a layer} = 2 \cdot \tfrac{n-1}{n} \cdot c \cdot (2h + 2w) \cdot \text{bytes per number}.$$
 #
-# $c$ falls with $n$, so a rank sends less the more ranks there are. But each rank needs a head of its own, and with grouped-query attention a key head:
+# $c$ falls with $n$, so with more ranks each of them sends less. But each rank needs a head of its own, and with grouped-query attention a key head:
 # LLaMA-3.1 8B has 8 of them, so at most 8 ranks, and fewer if tensor parallelism cuts the heads as well.
 
 
@@ -579,7 +579,7 @@ check("12.9", [llama, all_heads, fast_wire, shorter])
 #   chunk. Pairs in which nothing is seen are left out.
 # - `ring.cut(tensor, i)` is a view of chunk `i` of a slice.
 #
-# Keys and values travel while blocks are computed: a hop starts before the blocks of its round and is waited for after them.
+# Keys and values travel while blocks are computed: start a hop before the blocks of its round, and wait for it after them.
 #
 # The check compares a block and the merge with attention to all keys, with scores as large as 1,000 and with blocks
 # whose log-sum-exp is $-\infty$; then it runs the ring on 2 and 3 ranks, also in a smaller group, and looks at the hops.
