@@ -109,7 +109,8 @@ def teaching(term: Term, known: Iterable[Section]) -> Section | None:
 
 def taught(row: Words, known: list[Section]) -> Iterator[Section]:
     """The sections of a row, of two with one number the one that says a word of the note."""
-    words = [word for word in re.split(r"[,;/ ()]+", row.words) if len(word) > 1]
+    said = re.split(r"[,;/ ()→]+", f"{row.words} {row.ours}")
+    words = [word for word in said if len(word) > 1]
     for number in re.findall(r"\d+\.\d+", row.where):
         own = [each for each in known if each.number == number]
         saying = [each for each in own if any(word in each.text for word in words)]
