@@ -470,6 +470,7 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 from itertools import zip_longest
 
 from course_lib import check, hint, solution
+from course_lib.theory.inputs import hardware
 from course_lib.theory.network import collectives
 
 # %% [markdown] tags=["exercise"]

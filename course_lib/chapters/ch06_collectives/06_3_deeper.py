@@ -130,6 +130,51 @@ figures.lines(
 # - NCCL estimates latency + size / bandwidth for each algorithm and protocol and takes the fastest. On eight H100: the ring with LL up to 1 MiB, then the switches.
 
 # %% [markdown]
+# ## 6.5 A link that obeys
+#
+# Now test the α–β model without the noise of a laptop. `SlowPeers` puts each rank behind a slow link of its own: it *sleeps* for $\alpha + \text{bytes}/\beta$ before it sends.
+
+# %%
+show_source(scratch.collectives.SlowPeers._exchange)
+
+# %% [markdown]
+# **Predict.** On two such ranks the ring sends the tensor once. On four ranks, with the same tensor and no latency, how many times as long does it take?
+
+# %%
+ratio = predict("6.slow_ring", "4 ranks / 2 ranks?", yours=None)
+
+
+# %%
+def behind_slow_links(operation, numbers, bytes_per_s):
+    """Seconds of one all-reduce, every rank behind a slow link."""
+    slow, x = scratch.collectives.SlowPeers(bytes_per_s), torch.ones(numbers)
+    return collective_seconds(lambda: operation(x, slow), 2, x.device)
+
+
+ring, tree = scratch.collectives.ring_all_reduce, scratch.collectives.tree_all_reduce
+job = (100_000, 2e6)  # numbers, bytes per second
+two_s = launch.run(behind_slow_links, ring, *job, ranks=2)[0]
+ring_s, tree_s = (
+    launch.run(behind_slow_links, each, *job, ranks=4)[0] for each in (ring, tree)
+)
+
+# %%
+expect(1.5, ring_s / two_s, within=None, label="4 ranks / 2 ranks", yours=ratio)
+
+# %%
+timed = {"within": None, "unit": "s"}  # a time: its gap is shown, not judged
+expect(1.5 * 0.4 / 2, ring_s, label="ring, 4 ranks", **timed)
+expect(4 * 0.4 / 2, tree_s, label="tree, 4 ranks", **timed)
+assert ring_s >= 1.5 * 0.4 / 2  # a sleeping rank never wakes up early
+
+# %% [markdown]
+# **Explain.** 400 kB at 2 MB/s take 0.2 s. The ring sends the tensor 1.5 times, the tree four times one after the other. Both are a few percent too long and never too short: the real $\alpha$ of your machine, some 0.1 ms for each of six messages, and the copies come on
+# top. When the link is slow enough, the formula is all there is.
+#
+# **Remember**
+# - On a link that obeys the model, the formula is exact to a few percent.
+
+# %% [markdown]
 # ## 6.6 Two servers and their rails
 #
 # A server with eight H100 has a network card for each GPU. Card $i$ of every server is connected to the same switch, so there are eight parallel networks, called **rails** (轨道). A card of 400 Gb/s
@@ -190,7 +235,7 @@ figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server"
 # ### The links of a layer
 #
 # How fast *must* a link be? Note 004 asks for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B. It divides a GPU's 330 TFLOP/s by 384 FLOP per byte; section 10.7 derives the 384. Does PCIe or NVLink carry that?
-# The note compares the sum of both directions with 900 GB/s for NVLink, and counts one direction for another card. Count the need and the link in the same way:
+# The note's table divides the H100's compute by 900, which is both directions, and the 4090's by 32, which is one. Count the need and the link in the same way:
 
 # %%
 needed = 330e12 / collectives.matrix_intensity(8192, 64)
@@ -205,49 +250,11 @@ assert 31.5e9 < 450e9 < needed and 64e9 < 900e9 < 2 * needed
 # - Eight cards of 400 Gb/s carry about 384 GB/s out of a server.
 
 # %% [markdown]
-# ## 6.5 A link that obeys
+# ## 6.7 Collectives and RPC
 #
-# Now test the α–β model without the noise of a laptop. `SlowPeers` puts each rank behind a slow link of its own: it *sleeps* for $\alpha + \text{bytes}/\beta$ before it sends.
-
-# %%
-show_source(scratch.collectives.SlowPeers._exchange)
-
-# %% [markdown]
-# **Predict.** On two such ranks the ring sends the tensor once. On four ranks, with the same tensor and no latency, how many times as long does it take?
-
-# %%
-ratio = predict("6.slow_ring", "4 ranks / 2 ranks?", yours=None)
-
-
-# %%
-def behind_slow_links(operation, numbers, bytes_per_s):
-    """Seconds of one all-reduce, every rank behind a slow link."""
-    slow, x = scratch.collectives.SlowPeers(bytes_per_s), torch.ones(numbers)
-    return collective_seconds(lambda: operation(x, slow), 2, x.device)
-
-
-ring, tree = scratch.collectives.ring_all_reduce, scratch.collectives.tree_all_reduce
-job = (100_000, 2e6)  # numbers, bytes per second
-two_s = launch.run(behind_slow_links, ring, *job, ranks=2)[0]
-ring_s, tree_s = (
-    launch.run(behind_slow_links, each, *job, ranks=4)[0] for each in (ring, tree)
-)
-
-# %%
-expect(1.5, ring_s / two_s, within=None, label="4 ranks / 2 ranks", yours=ratio)
-
-# %%
-timed = {"within": None, "unit": "s"}  # a time: its gap is shown, not judged
-expect(1.5 * 0.4 / 2, ring_s, label="ring, 4 ranks", **timed)
-expect(4 * 0.4 / 2, tree_s, label="tree, 4 ranks", **timed)
-assert ring_s >= 1.5 * 0.4 / 2  # a sleeping rank never wakes up early
-
-# %% [markdown]
-# **Explain.** 400 kB at 2 MB/s take 0.2 s. The ring sends the tensor 1.5 times, the tree four times one after the other. Both are a few percent too long and never too short: the real $\alpha$ of your machine, some 0.1 ms for each of six messages, and the copies come on
-# top. When the link is slow enough, the formula is all there is.
-#
-# **Remember**
-# - On a link that obeys the model, the formula is exact to a few percent.
+# Collectives need all ranks: they run the same program and meet at the same call. That fits training. Sometimes one rank should do something *for* another, such as looking up rows of a large table while the others train. For this there is
+# **RPC** (远程过程调用), remote procedure call: "run this function over there and give me the result", with a backend of its own, TensorPipe. The other side
+# does not have to call anything. Chapter 14 uses both together.
 
 # %% [markdown]
 # ## 6.8 The crossover, timed
@@ -302,13 +309,6 @@ figures.collective_times(at_64_kib, "", 2**10, 2**20, dots)
 #
 # On Linux you can have a real network. `course demo collectives --two-nodes 200` builds two nodes inside your machine, each with its own network address and its own `torchrun`, and joins them by a
 # cable that the kernel limits to 200 Mbit/s, or 25 MB/s. For large tensors the fit should find a $\beta$ of 20 to 25 MB/s; the rest goes into TCP's headers and the time between messages.
-
-# %% [markdown]
-# ## 6.7 Collectives and RPC
-#
-# Collectives need all ranks: they run the same program and meet at the same call. That fits training. Sometimes one rank should do something *for* another, such as looking up rows of a large table while the others train. For this there is
-# **RPC** (远程过程调用), remote procedure call: "run this function over there and give me the result", with a backend of its own, TensorPipe. The other side
-# does not have to call anything. Chapter 14 uses both together.
 
 # %% [markdown]
 # ## The answer

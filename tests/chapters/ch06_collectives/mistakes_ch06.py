@@ -67,9 +67,12 @@ def _odd(first=0, longest=True, all_of_them=True):
 _VERDICT = {"A": "healthy ring", "B": "switches add", "C": "links missing", "D": "latency"}
 _BEST = ["tree", "latency", "bandwidth"]
 _SECONDS = [122.9e-6, 1.392e-3, 40.58e-3]
+_FEWER = "100 tensors of 10 MB"
 MISTAKES = [
-    ("6.1", "sends the tensor twice", (2e9, 30, 30 * 9.6e-6 + 2e9 / 25e9)),
-    ("6.1", "only one half of the ring", (9.375e8, 15, 15 * 9.6e-6 + 9.375e8 / 25e9)),
+    ("6.1", "sends the tensor once", (40.3e-3, 0.328, _FEWER)),
+    ("6.1", "only one half of the ring", (37.6e-3, 0.1815, _FEWER)),
+    ("6.1", "a thousand calls cost one latency each", (75.3e-3, 84.6e-3, _FEWER)),
+    ("6.1", "latency is more than half, so halve it", (75.3e-3, 0.363, "half the latency")),
     ("6.2", "the tensor is sent once", (10e-6, 1e9 / 35e-3, 664e-6)),
     ("6.2", "algorithm bandwidth", (10e-6, 1e9 / 35.14e-3, 665e-6)),
     ("6.3", "does not fill up", _all_reduce(pad=False)),
@@ -95,12 +98,11 @@ MISTAKES = [
     ("6.9", "counts places from 1", _odd(first=1)),
     ("6.9", "only what all have begun", _odd(longest=False)),
     ("6.9", "only the first rank that is odd", _odd(all_of_them=False)),
-    ("6.10", "the double tree", (159.8e6, 319.6e6)),
-    ("6.10", "faster links do not matter", (2.7275e6, 2.7275e6)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    ("6.1", "in ms", ("75.3 ms", "363 ms", "100 Tensors of 10 MB")),
     ("6.8", "rounded", (("Tree", "latency", "bandwidth"), _SECONDS)),
     ("6.9", "lists", lambda begun: (found := _odd()(begun)) and list(found)),
 ]
