@@ -15,8 +15,7 @@
 #
 # After this sitting you can
 #
-# - say what the seven common operations do, and run them on real processes,
-# - derive how many bytes a rank must send in an all-reduce,
+# - run the seven common operations on real processes, and build a ring all-reduce from messages,
 # - predict its time from two numbers, $\alpha$ and $\beta$, and measure both on your machine.
 #
 # You need chapter 5.
@@ -66,16 +65,15 @@ seven = (
 figures.collective_grid([exchange(operation, ranks=3) for operation in seven])
 
 # %% [markdown]
-# Reduce, reduce-scatter and all-reduce add. After broadcast, all-gather and all-reduce all ranks hold the same. This is what they are for:
+# Reduce, reduce-scatter and all-reduce add. After broadcast, all-gather and all-reduce all ranks hold the same.
 #
-# - **broadcast** (广播): rank 0 sends its tensor to all ranks, for example the first weights (chapter 7).
-# - **reduce** (规约): rank 0 gets the sum over all ranks, for example of a loss that it prints.
-# - **all-gather** (全收集): every rank gets the tensors of all ranks, for example weights stored in parts (chapters 8 and 9).
-# - **reduce-scatter** (规约散播): each rank gets one part of the sum, for example of gradients (chapters 8 and 9).
-# - **all-reduce**: every rank gets the whole sum, for example of gradients (chapter 7).
+# - **broadcast** (广播): rank 0 sends its tensor to all ranks, such as the first weights (chapter 7).
+# - **reduce** (规约): rank 0 gets the sum over all ranks, such as a loss that it prints.
+# - **all-gather** (全收集): every rank gets the tensors of all ranks, such as weights stored in parts (chapters 8 and 9).
+# - **reduce-scatter** (规约散播): each rank gets one part of the sum, such as its part of the gradients (chapters 8 and 9).
+# - **all-reduce**: every rank gets the whole sum, such as the gradients (chapter 7).
 # - **all-to-all** (全交换): number $i$ of each row goes to rank $i$. It brings tokens to experts (chapter 12).
-# - **send/recv** (点对点通信): a message from one rank to another (chapter 11). It is no collective, since the others
-#   take no part, but every collective can be built from it.
+# - **send/recv** (点对点通信): a message from one rank to another (chapter 11). It is no collective, but every collective can be built from it.
 #
 # Run them. Broadcast and reduce have one special rank, the root, and write into the tensor that they get:
 
@@ -136,7 +134,7 @@ assert columns == [[1, 10, 100], [2, 20, 200], [3, 30, 300]]
 #
 # ### Groups, and calls that do not wait
 #
-# A program enters the group of all ranks by `dist.init_process_group(backend)`; here the launcher has done it.
+# `dist.init_process_group(backend)` makes the group of all ranks; here the launcher has called it.
 # `dist.new_group(ranks)` makes a smaller group, and every collective takes a `group`. A call with `async_op=True` returns at once with a
 # `Work`. The transfer goes on in the background, and the tensor may be read only after `work.wait()`. Chapter 7 computes
 # in the meantime.
@@ -156,18 +154,18 @@ def in_pairs():
 assert launch.run(in_pairs, ranks=4) == [11, 11, 1100, 1100]
 
 # %% [markdown]
-# All ranks call `new_group` for all groups, also for those that they are not in, and in the same order.
+# All ranks call `new_group` for all groups, in the same order, even for groups that they do not belong to.
 #
 # **Remember**
 # - All ranks of a group call a collective, in the same order, with the same sizes.
 # - All-reduce = reduce-scatter + all-gather. All-to-all = transposition.
-# - Read the tensor of a call with `async_op=True` only after `wait()`.
+# - After `async_op=True`, read the tensor only after `wait()`.
 
 # %% [markdown]
 # ## 6.2 The ring
 #
-# The simplest all-reduce lets one rank do the work: it receives the tensors of all others, adds them, and sends the sum back. That
-# rank must receive 7 × 13.5 GB and send as much. At 450 GB/s this takes 420 ms, while most links are idle. (Note 004 describes all-reduce like this; exercise 6.6 takes it apart.)
+# In the simplest all-reduce, one rank receives the tensors of all others, adds them, and sends the sum back. It
+# must receive 7 × 13.5 GB and send as much. At 450 GB/s this takes 420 ms, while most links are idle. (Note 004 describes all-reduce like this; exercise 6.6 takes it apart.)
 #
 # It is better if all ranks work at once. Arrange them in a **ring** (环): each rank sends only to the next one and receives only
 # from the one before. Cut the tensor into as many parts as there are ranks. Part $i$ starts at rank
@@ -188,23 +186,19 @@ steppers.ring(ranks=3)
 volume = predict("6.bytes", "Bytes a rank sends / 4 MB?", yours=None)
 
 # %% [markdown]
-# ### In code
+# ### Deeper: the course's own ring
 #
-# In each step a rank sends to its successor and receives from its predecessor *at the same time*. If you want to write
-# the ring yourself, try exercise 6.11 first. The first half adds what arrives:
+# Try exercise 6.11 first: it asks for these functions. In each step a rank sends to its successor and receives from its predecessor *at the same time*. The first half adds what arrives:
 
 # %%
-show_source(scratch.collectives._add_around)
+show_source(scratch.collectives.Peers.swap, scratch.collectives._add_around)
 
 # %% [markdown]
 # `parts` are views of one tensor, so `into += arrived` changes that tensor. In step 1, rank 0 of three sends part
-# $(0 - 1) \bmod 3 = 2$, as in the stepper. The second half passes parts on without adding.
-
-# %% [markdown]
-# ### Deeper: the other half, and the whole
+# $(0 - 1) \bmod 3 = 2$, as in the stepper. The second half passes parts on without adding:
 
 # %%
-show_source(scratch.collectives.Peers.swap, scratch.collectives._copy_around)
+show_source(scratch.collectives._copy_around)
 
 # %%
 show_source(
@@ -214,7 +208,7 @@ show_source(
 # %% [markdown]
 # ### Counted
 #
-# `measure.wire.log_wire` records every message that a rank sends. We run our ring on the 4 MB and compare its sum with that of the library, `dist.all_reduce(tensor)`:
+# `measure.wire.log_wire` records every message that a rank sends. We run the course's ring on the 4 MB and compare its sum with that of the library, `dist.all_reduce(tensor)`:
 
 
 # %%
@@ -294,8 +288,7 @@ for name, operation, numbers in (
 #
 # A message first has to start: a program requests the transfer, a chip wakes up, the first byte travels.
 # NVIDIA's library NCCL assumes 3.4 µs for this on NVLink, for each step of a ring with large tensors (`src/graph/tuning.cc`, from 2020 to release 2.30). For a network it
-# assumed 9.6 µs until release 2.17, and 14 µs since 2.18 (2023); this course uses 9.6. Then the bytes flow, over NVLink 450 GB
-# each second. A small, a medium and a large message:
+# assumed 9.6 µs until release 2.17, and 14 µs since 2.18 (2023); this course uses 9.6. Then the bytes flow, over NVLink 450 GB a second:
 
 # %% tags=["drawing"]
 nvlink = hardware.accelerator("H100-SXM").inside
@@ -332,10 +325,9 @@ expect(52.5, ring_ms, within=2e-3, label="round a ring", unit="ms", yours=least)
 
 # %% [markdown]
 # **Explain.** The latency is $14 \cdot 3.4 = 47.6$ µs. Each GPU sends $1.75 \cdot 13.48 = 23.6$ GB, which takes 52.4 ms at 450 GB/s.
-# The colleague's 15 ms leave out two factors of about two: the 900 GB/s of the data sheet are both directions added, so one direction has half; and each GPU sends 1.75
-# tensors, not one.
+# The colleague left out two factors: the 900 GB/s of the data sheet are both directions added, so one direction has half; and each GPU sends 1.75 tensors, not one.
 #
-# Why does the stopwatch show 64 ms? The wires carry 450 GB/s, 18 links of 25 GB/s. About a sixth of that goes into NVLink's own protocol: NCCL expects
+# Why does the stopwatch show 64 ms? The wires carry 450 GB/s, 18 links of 25 GB/s. NVLink's own protocol takes about a sixth of that. NCCL expects
 # 20.6 GB/s of data from each link (`SM90_NVLINK_BW` in `src/graph/topo.h`), 370 GB/s together. A healthy server shows just that
 # when only the ring is allowed (a maintainer in issue 212 of NVIDIA/nccl-tests; a user measured 365 to 370 in issue 1455 of NVIDIA/nccl).
 
@@ -359,8 +351,8 @@ figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight 
 # %% [markdown]
 # No cable is broken. The 49 ms are less than any ring can take, so NCCL did not use one: it let the switches add. Section 6.6 checks that with a real benchmark.
 #
-# At which size do latency and bandwidth cost the same? Set the two terms equal and solve for $S$: $S = n\,\alpha\,\beta$, for any
-# $n$. On these eight GPUs that is 12.2 MB. The gradient of one norm layer, 4096 weights, has 8 kB, less than a thousandth of that. Sent
+# At which size do latency and bandwidth cost the same? Set the two terms equal: $S = n\,\alpha\,\beta$, for any
+# $n$. On these eight GPUs that is 12.2 MB. The gradient of one norm layer, 4096 weights, has 8 kB. Sent
 # alone, it costs only latency. This is why chapter 7 collects gradients in buckets.
 
 # %%
@@ -381,7 +373,7 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # On a laptop the "network" is memory that the operating system copies from process to process. It has an $\alpha$ and a $\beta$ too.
 #
 # **Predict.** NVLink starts a message in 3.4 µs, a fast network in about 10. Here Python starts every message, and the operating
-# system must wake a sleeping process. How many microseconds do you expect for $\alpha$?
+# system must wake a sleeping process. How many microseconds is $\alpha$?
 
 # %%
 guess = predict("6.alpha", "α in µs?", yours=None)
@@ -420,8 +412,8 @@ except ValueError as problem:
 expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
 
 # %% [markdown]
-# If the cell says that no line fits, the machine was busy and a small tensor took longer than a large one. Close other programs and repeat both
-# cells. Until then you have a bound for each number. How good is the model at each size?
+# If no line fits, the machine was busy and a small tensor took longer than a large one. Close other programs and repeat both
+# cells. How good is the model at each size?
 
 # %% tags=["drawing"]
 times = list(zip(sizes, measured, strict=True))
@@ -434,11 +426,8 @@ figures.collective_times(
 )
 
 # %% [markdown]
-# On a quiet machine expect errors of 10 to 50 % at single sizes. The folded part says why.
-#
 # **Remember**
-# - Small tensors show $\alpha$, large ones $\beta$; a fit needs both.
-# - If no line fits, measure again.
+# - Small tensors show $\alpha$, large ones $\beta$; a fit needs both. If no line fits, measure again.
 
 # %% [markdown]
 # ### Deeper: why single sizes are off, and your link in a panel
@@ -463,8 +452,8 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %% [markdown]
 # ## The answer
 #
-# Eight H100 that pass 13.5 GB round a ring need at least 52.5 ms: each sends $1.75 \cdot 13.5$ GB, one way, at 450 GB/s. A healthy link
-# carries 370 GB/s of data, which makes 64 ms. Both are normal. A time below 52.5 ms shows that switches did the adding.
+# Eight H100 need at least 52.5 ms to pass 13.5 GB round a ring: each sends 1.75 times as much, one way, at 450 GB/s. Of real links, which
+# carry 370 GB/s of data, 64 ms are healthy. A time below 52.5 ms shows that switches did the adding.
 
 # %% tags=["exercise"]
 from itertools import zip_longest

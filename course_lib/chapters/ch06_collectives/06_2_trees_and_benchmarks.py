@@ -8,12 +8,11 @@
 # # 6 Trees, several servers, and benchmarks
 #
 # On eight H100, NVIDIA's benchmark needs 15.87 ms for an all-reduce of 4 GiB and prints a bandwidth of 474 GB/s. The wires carry 450 one way.
-# Is the benchmark wrong? And on 1024 GPUs, each training step sums up a single number, the loss. A ring needs 2046 steps for it. Is there a shorter way?
+# Is the benchmark wrong? And on 1024 GPUs a ring needs 2046 steps to sum up a single number, the loss. Is there a shorter way?
 #
 # After this sitting you can
 #
-# - choose between a ring and a tree, and explain the choice,
-# - say what several servers do differently from one,
+# - choose between a ring and a tree, for one server and for several,
 # - read a data sheet and a benchmark without being wrong by a factor of two,
 # - explain why processes hang, each waiting for another.
 
@@ -34,11 +33,11 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 6.4 Ring or tree?
 #
-# A **tree** (树) sums one number over 1024 ranks and returns the result in 20 steps. Trees are used *between* servers, so in this section each rank is a GPU in a server of its
+# A **tree** (树) sums one number over 1024 ranks and returns the result in 20 steps. Trees are used *between* servers, so here each rank is a GPU in a server of its
 # own with one NDR port: $\alpha$ = 9.6 µs and $\beta$ = 50 GB/s.
 #
-# Take eight ranks. In step 1, ranks 1, 3, 5 and 7 send to 0, 2, 4 and 6, which add. In step 2, ranks 2 and 6 send to 0 and 4. In step 3, rank 4 sends to 0.
-# Each step halves the number of ranks that still have something to send, so rank 0 has the sum after three. Then the sum returns the same way. In general this takes
+# Take eight ranks. In step 1, ranks 1, 3, 5 and 7 send to 0, 2, 4 and 6, which add. In step 2, ranks 2 and 6 send to 0 and 4. In step 3, rank 4 sends to 0, which now has the sum.
+# The sum returns the same way. Each step halves the number of senders, so there are
 # $2 \lceil \log_2 n \rceil$ steps ($\lceil\ \rceil$ rounds up).
 #
 # Walk through it, and watch the two time lines at the bottom: a step of the tree carries the *whole* tensor, a step of the ring one eighth. Which one is faster for 64 kB, and which for 1 GB?
@@ -86,7 +85,7 @@ figures.grouped_bars(rows, "Sent by each rank", "{:g} S".format, colours)
 # **Explain.** Both send the same bytes: the tree's three edges carry $S$ twice each, $6\,S$ for four ranks. But the tree sends them one after
 # the other, while most ranks wait. The ring sends from all ranks at once.
 #
-# So small tensors belong to the tree and large ones to the ring. At the **crossover** (交叉点) both take the same time. For eight ranks the tree saves
+# At the **crossover** (交叉点) both take the same time. For eight ranks the tree saves
 # $14 - 6 = 8$ steps and costs $6 - 1.75 = 4.25$ times $S/\beta$ more:
 #
 # $$8\,\alpha = 4.25\,\frac{S}{\beta} \quad\Rightarrow\quad S = \frac{8}{4.25}\,\alpha\,\beta = 0.90 \text{ MB over NDR.}$$
@@ -98,11 +97,9 @@ crossover = collectives.crossover_bytes(
 assert round(crossover / 1e6, 2) == 0.90
 
 # %% [markdown]
-# NCCL cuts the tensor into pieces that follow each other, and divides the work between two trees, so that a leaf of
-# one is a parent in the other (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001; NCCL since 2.4). Such a **double tree** takes few steps *and* sends only
-# $2(n-1)/n \cdot S$. Move the sliders:
+# Move the sliders:
 #
-# 1. All-reduce, 8 ranks, NDR: how much faster is the tree at 64 KiB, and who wins at 64 MiB?
+# 1. All-reduce, 8 ranks, NDR: how much faster is the tree at 64 KiB, and which is faster at 64 MiB?
 # 2. With more ranks, up to 1024, in which direction does the crossover move?
 
 # %%
@@ -118,11 +115,11 @@ assert (small.faster, large.faster) == ("tree", "ring")
 assert (round(1e6 * small.tree_s), round(1e6 * small.ring_s)) == (65, 137)
 
 # %% [markdown]
-# (1) The tree takes 65 µs, the ring 137; at 64 MiB the ring wins. (2) Upward: the ring's steps grow linearly with the ranks, the tree's only logarithmically.
+# (1) The tree takes 65 µs, the ring 137; at 64 MiB the ring is faster. (2) Upward: the ring's steps grow linearly with the ranks, the tree's only logarithmically.
 # The ring reaches 90 % of the link only at nine times $n\alpha\beta$: 35 MB for 8 ranks, 4.4 GB for 1024. "NCCL is slow on many GPUs" often means no more than this.
 #
-# *Inside* one NVLink server NCCL uses no tree. On eight H200 it logs a ring up to 1 MiB, with a low-latency protocol called LL, and from 2 MiB on the switches, which it calls NVLS
-# (Bekman, *Machine Learning Engineering*, network, section SHARP). The deeper part computes that choice.
+# Between servers NCCL uses a better tree, the double tree of the deeper part. *Inside* one NVLink server it uses none: on eight H200 it logs a ring up to 1 MiB, with a low-latency protocol called LL, and from 2 MiB on the switches, called NVLS
+# (Bekman, *Machine Learning Engineering*, network, section SHARP).
 
 # %% [markdown]
 # ### Deeper: the course's own tree
@@ -135,13 +132,13 @@ show_source(scratch.collectives.tree_all_reduce, scratch.collectives._up)
 # %% [markdown]
 # ### Several servers: sum inside, then between
 #
-# Two servers with eight GPUs each. Inside a server NVLink moves 450 GB/s, but each GPU's network card (网卡) only 50. So let as few bytes as possible cross the network:
+# Two servers have eight GPUs each. Inside a server NVLink moves 450 GB/s, but each GPU's network card (网卡) only 50. So as few bytes as possible should cross the network:
 #
 # 1. reduce-scatter inside each server: GPU $i$ then has part $i$ of its server's sum, $S/8$,
 # 2. all-reduce of part $i$ between the GPUs $i$ of all servers, over the network,
 # 3. all-gather inside each server.
 #
-# This is the **hierarchical all-reduce**. Chapters 9 and 13 rely on it.
+# Chapters 9 and 13 rely on this **hierarchical all-reduce**.
 #
 # **Predict.** Four ranks act as two servers with two GPUs each. How many bytes does each rank send *between* the servers, in units of $S$?
 
@@ -171,10 +168,10 @@ expect(0.5, crossing / 4000, label="bytes between servers / S", yours=between)
 
 # %% [markdown]
 # **Explain.** Only part $i$ crosses the network: $S/2$ here, and two ranks send it once. With $g$ GPUs in each of $m$ servers each card sends $\frac{2(m-1)}{m} \cdot \frac{S}{g}$.
-# Rings through all cards at once send about as many bytes. But on 64 servers of eight GPUs they take 1022 steps, and the hierarchy $14 + 126 = 140$.
+# Rings through all cards send about as many bytes. But on 64 servers of eight GPUs they take 1022 steps, and the hierarchy $14 + 126 = 140$.
 #
 # And a real network? Hugging Face measured all-reduces of 256 MB on 1 to 64 servers (*The Ultra-Scale Playbook*, section Pipeline Parallelism; it plots a
-# "bandwidth", which fits the busbw of section 6.6). Beside it the ring formula, for H100 with eight ports of 50 GB/s a server:
+# "bandwidth", which fits the busbw of section 6.6). The ring formula is for H100 with eight ports of 50 GB/s a server:
 
 # %%
 nodes = (1, 2, 4, 8, 16, 32, 64)
@@ -210,9 +207,9 @@ assert all(0.3 < share < 0.5 for share in shares[2:])
 # Up to two servers the formula is right within 5 %. From four on the cluster reaches 30 to 50 % of it. So plan with numbers measured on *your* network, with as many servers as you will use.
 #
 # **Remember**
-# - Tree: $2\lceil\log_2 n\rceil$ steps, each with the whole tensor. Ring: $2(n-1)$ steps, each with $1/n$ of it. Libraries choose for you.
+# - Tree: $2\lceil\log_2 n\rceil$ steps, each with the whole tensor. Ring: $2(n-1)$ steps, each with $1/n$ of it.
 # - Between servers small tensors go by a tree, large ones round a ring. The crossover grows with the ranks.
-# - Hierarchical: reduce-scatter inside, all-reduce between, all-gather inside; a card sends about $2S/g$.
+# - Hierarchical: reduce-scatter inside, all-reduce between, all-gather inside.
 
 # %% [markdown]
 # ## 6.6 Reading data sheets and benchmarks
@@ -245,12 +242,12 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# (Source: Bekman, *Machine Learning Engineering*, network.) Three traps:
+# (Source: Bekman, *Machine Learning Engineering*, network.) There are three traps:
 #
 # - **Both directions added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. This course always counts one way.
 # - **Bits.** Networks are sold in gigabits. Divide by 8: 400 Gb/s are 50 GB/s.
-# - **The slowest piece.** Between a GPU and another server lie a PCIe slot *and* a network card. PCIe 4.0 x16 has 16 lanes of 16 Gb/s, and 128 of 130 bits are data: 31.5 GB/s. A ConnectX-6 card of 200 Gb/s
-#   carries 25. So 25 counts. (Note 004 calls slot and card a match.)
+# - **The slowest piece.** Between a GPU and another server lie a PCIe slot *and* a network card. PCIe 4.0 x16 has 16 lanes of 16 Gb/s, of which 128 of 130 bits are data: 31.5 GB/s. A ConnectX-6 card of 200 Gb/s
+#   carries 25, so 25 counts. (Note 004 says that slot and card match.)
 
 # %%
 assert round(16 * 16e9 * 128 / 130 / 8 / 1e9, 1) == 31.5
@@ -274,7 +271,7 @@ print("\n".join(line[:84] for line in one_server.splitlines()[2:]))
 # %% [markdown]
 # `count` is the number of 4-byte elements; `redop` is the reduction, a sum; `root` is −1 because an all-reduce has no root rank. `#wrong` counts wrong results: anything but 0 is an alarm.
 #
-# **Predict.** The last row has a busbw of 474 GB/s. Let the switches have added, so that each GPU sent $1.125\,S$. How many GB/s did each GPU really send?
+# **Predict.** The last row has a busbw of 474 GB/s. Suppose that the switches added, so that each GPU sent $1.125\,S$. How many GB/s did each GPU really send?
 
 # %%
 really = predict("6.really", "Really sent, GB/s?", yours=None, unit="GB/s")
@@ -288,9 +285,9 @@ expect(busbw / 1.75 * 1.125 / 1e9, sent / 1e9, 1e-3, "GB/s", "sent", yours=reall
 
 # %% [markdown]
 # **Explain.** 474 GB/s are 105 % of the link's 450. No ring can do that, so the switches added. nccl-tests cannot see which algorithm NCCL used, and multiplies by 1.75 in any case. Each GPU sent $1.125/1.75$ of
-# 474: 305 GB/s. The number on the page is right; it is no bandwidth of a wire.
+# 474: 305 GB/s.
 #
-# A maintainer of NCCL expects up to 275 GB/s of algbw from such a server (issue 212). At that rate the 13.48 GB of the first sitting take 49 ms: that was the stopwatch.
+# A maintainer of NCCL expects up to 275 GB/s of algbw from such a server (issue 212). At that rate the 13.48 GB of the first sitting take 49 ms, as the stopwatch showed.
 
 # %% tags=["drawing"]
 gradients, carries = 13.48e9, 370e9
@@ -375,7 +372,7 @@ assert arrived is None
 
 # %% [markdown]
 # Both ranks wait for each other: a **deadlock** (死锁). `dist.send` returns when the other side receives, and the other side is in `dist.send` too. (This is Gloo. With NCCL the call returns, and the GPU
-# waits instead.) Nothing crashes until the timeout of the process group ends the program: after 10 minutes with NCCL and 30 with Gloo, unless you set another one. There are three cures:
+# waits.) Nothing crashes until the group's timeout, by default 10 minutes with NCCL and 30 with Gloo. There are three cures:
 #
 # - start both and wait afterwards: `dist.batch_isend_irecv([...])`,
 # - let every second rank receive first (exercise 6.5),
@@ -385,7 +382,7 @@ assert arrived is None
 #
 # **Remember**
 # - GPU: NCCL. CPU: Gloo.
-# - All ranks call collectives in the same order. A blocking send waits for its receiver.
+# - A blocking send waits for its receiver. All ranks call collectives in the same order.
 
 # %% [markdown]
 # ## 6.8 Demo: counted on real ranks
@@ -411,7 +408,7 @@ for row_of in exact.rows:
     assert sum(row_of.sent_bytes) == 4 * row_of.predicted_sent_bytes
 
 # %% [markdown]
-# **Explain.** The parts have 2, 2, 2 and 1 numbers, so the ranks send different amounts. Together they still send $2(n-1)\,S$: 42 numbers. Outside the notebook, with your machine's own times, and by PyTorch's own launcher:
+# **Explain.** The parts have 2, 2, 2 and 1 numbers, so the ranks send different amounts. Together they still send $2(n-1)\,S$: 42 numbers. In a terminal, with your machine's own times:
 #
 # ```
 # course demo collectives --ranks 4
@@ -421,7 +418,7 @@ for row_of in exact.rows:
 # %% [markdown]
 # ## The answer
 #
-# The benchmark did not measure a wire. It divided 4 GiB by 15.87 ms and multiplied by the 1.75 of a ring. But NCCL let the switches add, so each GPU sent 305 GB/s, less than the link's 450.
+# The benchmark did not measure a wire. It divided 4 GiB by 15.87 ms and multiplied by the 1.75 of a ring. But the switches added, so each GPU sent 305 GB/s, less than the link's 450.
 # And a single number on 1024 ranks goes by a tree, in 20 steps in place of 2046.
 
 # %%
@@ -467,8 +464,8 @@ quiz("6")
 # Why: A collective needs all ranks, so rank 0 waits until the process group's timeout: 10 minutes with NCCL, 30 with Gloo. To get a sum on rank 0, all of them call reduce.
 
 # %% [markdown]
-# **Read on.** Hu et al. 2025, *Demystifying NCCL* (arXiv:2507.04786), on its protocols and algorithms. Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*,
-# sections 3 and 4 (doi:10.1177/1094342005051521). Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms*, section 3. nccl-tests, `doc/PERFORMANCE.md`. Bekman, *Machine Learning Engineering*, network.
+# **Read on.** Hu et al. 2025, *Demystifying NCCL* (arXiv:2507.04786). Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*,
+# sections 3 and 4 (doi:10.1177/1094342005051521). nccl-tests, `doc/PERFORMANCE.md`.
 
 # %% [markdown] tags=["exercise"]
 # ### 6.4 Implement: a broadcast in few steps

@@ -103,7 +103,11 @@ assert round(crossing_mb("Ring, LL128", "Ring, Simple")) == 36
 # Simple from 2 MiB on. A tree never wins here, since inside a server it is a chain of 14 steps too. Without such switches the ring's protocols would follow each other: LL up to 3.6 MB, LL128 up to 36 MB, then Simple.
 #
 # Between servers, trees come into use, since a ring needs a step over the network for each server. On 64 servers of eight H200, NCCL logged Tree with LL128 at 16 MiB and NVLSTree with Simple
-# at 32 MiB (issue 1752 of NVIDIA/nccl). With more ranks the crossover grows, and with the double tree much faster than with the plain one:
+# at 32 MiB (issue 1752 of NVIDIA/nccl).
+#
+# NCCL's tree is a **double tree**. It cuts the tensor into pieces that follow each other, and divides the work between two trees, so that a leaf of
+# one is a parent in the other (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001; NCCL since 2.4). It takes few steps *and* sends only
+# $2(n-1)/n \cdot S$; NCCL assumes that it reaches 92 % of the ring's bandwidth. With more ranks its crossover grows much faster than that of the plain tree:
 
 # %% tags=["drawing"]
 curves = {

@@ -12,7 +12,6 @@ from course_lib.checking import (
     expect_calls,
     expect_choice,
     expect_entries,
-    expect_equal,
     expect_number,
     expect_numbers,
     expect_parts,
