@@ -97,7 +97,7 @@ assert [sent for sent, _ in results] == [[1], [1], [1]]
 assert results[0][1] == [111]  # on other ranks `added` is undefined
 
 # %% [markdown]
-# In the next three, all ranks play the same part. `scratch.wire` calls PyTorch's functions and returns a new tensor:
+# `scratch.wire` calls PyTorch's functions and returns a new tensor:
 
 
 # %%
@@ -352,8 +352,7 @@ figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight 
 # No cable is broken. The 49 ms are less than any ring can take, so NCCL did not use one: it let the switches add. Section 6.6 checks that with a real benchmark.
 #
 # At which size do latency and bandwidth cost the same? Set the two terms equal: $S = n\,\alpha\,\beta$, for any
-# $n$. On these eight GPUs that is 12.2 MB. The gradient of one norm layer, 4096 weights, has 8 kB. Sent
-# alone, it costs only latency. This is why chapter 7 collects gradients in buckets.
+# $n$. On these eight GPUs that is 12.2 MB. The gradient of one norm layer, 8 kB, costs only latency if it is sent alone. This is why chapter 7 collects gradients in buckets.
 
 # %%
 assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) < 1e-9
@@ -395,8 +394,7 @@ sizes = [2**power for power in (10, 12, 14, 16, 18, 20, 22)]
 measured = launch.run(ring_times, sizes, ranks=2)[0]
 
 # %% [markdown]
-# The fit looks for the $\alpha$ and $\beta$ with the smallest *relative* errors. With absolute errors the large
-# times would outweigh the small ones, which alone reveal the latency.
+# The fit minimises *relative* errors. With absolute ones the large times would outweigh the small ones, which alone reveal the latency.
 
 # %%
 try:

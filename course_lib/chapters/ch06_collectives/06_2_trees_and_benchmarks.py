@@ -244,7 +244,7 @@ figures.stacked_bars(
 # %% [markdown]
 # (Source: Bekman, *Machine Learning Engineering*, network.) There are three traps:
 #
-# - **Both directions added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. This course always counts one way.
+# - **Both directions added.** NVLink's 900 GB/s are 450 out and 450 in. This course counts one way.
 # - **Bits.** Networks are sold in gigabits. Divide by 8: 400 Gb/s are 50 GB/s.
 # - **The slowest piece.** Between a GPU and another server lie a PCIe slot *and* a network card. PCIe 4.0 x16 has 16 lanes of 16 Gb/s, of which 128 of 130 bits are data: 31.5 GB/s. A ConnectX-6 card of 200 Gb/s
 #   carries 25, so 25 counts. (Note 004 says that slot and card match.)
@@ -372,24 +372,23 @@ assert arrived is None
 
 # %% [markdown]
 # Both ranks wait for each other: a **deadlock** (死锁). `dist.send` returns when the other side receives, and the other side is in `dist.send` too. (This is Gloo. With NCCL the call returns, and the GPU
-# waits.) Nothing crashes until the group's timeout, by default 10 minutes with NCCL and 30 with Gloo. There are three cures:
+# waits.) Nothing crashes until the group's timeout, by default 10 minutes with NCCL and 30 with Gloo. Three cures:
 #
 # - start both and wait afterwards: `dist.batch_isend_irecv([...])`,
 # - let every second rank receive first (exercise 6.5),
 # - use a collective.
 #
-# The same happens when one rank calls an all-reduce that the others do not call, for example inside `if rank == 0:`. Chapter 16 reads the symptoms.
+# An all-reduce inside `if rank == 0:` hangs in the same way. Chapter 16 reads the symptoms.
 #
 # **Remember**
-# - GPU: NCCL. CPU: Gloo.
 # - A blocking send waits for its receiver. All ranks call collectives in the same order.
 
 # %% [markdown]
 # ## 6.8 Demo: counted on real ranks
 #
-# The demo runs the ring and tree operations beside the library's, compares every bit, and counts the bytes.
+# The demo runs ring and tree operations beside the library's, compares every bit, and counts the bytes.
 #
-# **Predict.** It also takes a tensor of seven numbers, which four ranks cannot share evenly. How many numbers do all four together send in a ring all-reduce?
+# **Predict.** One tensor has seven numbers, which four ranks cannot share evenly. How many numbers do all four together send in a ring all-reduce?
 
 # %%
 uneven = predict("6.uneven", "Numbers sent by all?", yours=None)
@@ -418,7 +417,7 @@ for row_of in exact.rows:
 # %% [markdown]
 # ## The answer
 #
-# The benchmark did not measure a wire. It divided 4 GiB by 15.87 ms and multiplied by the 1.75 of a ring. But the switches added, so each GPU sent 305 GB/s, less than the link's 450.
+# The benchmark did not measure a wire. It multiplied size over time by the 1.75 of a ring. But the switches added, so each GPU sent 305 GB/s, less than the link's 450.
 # And a single number on 1024 ranks goes by a tree, in 20 steps in place of 2046.
 
 # %%
@@ -464,8 +463,7 @@ quiz("6")
 # Why: A collective needs all ranks, so rank 0 waits until the process group's timeout: 10 minutes with NCCL, 30 with Gloo. To get a sum on rank 0, all of them call reduce.
 
 # %% [markdown]
-# **Read on.** Hu et al. 2025, *Demystifying NCCL* (arXiv:2507.04786). Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*,
-# sections 3 and 4 (doi:10.1177/1094342005051521). nccl-tests, `doc/PERFORMANCE.md`.
+# **Read on.** Hu et al. 2025, *Demystifying NCCL* (arXiv:2507.04786). Thakur, Rabenseifner and Gropp 2005, sections 3 and 4 (doi:10.1177/1094342005051521). nccl-tests, `doc/PERFORMANCE.md`.
 
 # %% [markdown] tags=["exercise"]
 # ### 6.4 Implement: a broadcast in few steps

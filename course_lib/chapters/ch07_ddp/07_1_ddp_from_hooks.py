@@ -14,9 +14,8 @@
 # After this sitting you can
 #
 # - say what data parallelism needs, and name its two limits,
-# - explain why `nn.DataParallel` is slow, and what `DistributedDataParallel` (DDP) does instead,
 # - compute which part of the communication hides behind the backward pass,
-# - build DDP yourself, with hooks and buckets, on real processes (exercise 7.10).
+# - build DDP, PyTorch's `DistributedDataParallel`, with hooks and buckets on real processes (exercise 7.10).
 #
 # You need chapters 2 and 6.
 
@@ -39,12 +38,12 @@ torch.set_num_threads(1)
 # ## 7.1 Copies of the model, and their two limits
 #
 # Two GPUs share a batch of 8 samples. Each GPU has a **replica** (模型副本), a full copy of the model, and computes the gradient of the mean loss over its own 4
-# samples. Suppose that for one weight GPU 0 finds 0.2 and GPU 1 finds 0.6. The gradient of the mean loss over all 8 samples is their
+# samples. Suppose that for one weight GPU 0 finds 0.2 and GPU 1 finds 0.6. The gradient over all 8 samples is their
 # mean, 0.4. If both use this mean, both make the same update, and the replicas stay equal. With $n$ replicas and $g_i$ the gradient on replica $i$:
 #
 # $$g = \frac{1}{n} \sum_{i=1}^{n} g_i .$$
 #
-# The operation that gives every rank the sum is the **all-reduce** of chapter 6. In a ring, each of $n$ ranks sends $2(n-1)/n$ times the tensor, in $2(n-1)$ steps.
+# An **all-reduce** (chapter 6) gives every rank the sum. In a ring, each of $n$ ranks sends $2(n-1)/n$ times the tensor, in $2(n-1)$ steps.
 
 # %% tags=["drawing"]
 own = {"rank 0": "0.2", "rank 1": "0.6"}
@@ -98,7 +97,7 @@ assert difference < 1e-5
 # %% [markdown]
 # Only rounding is left. Two sentences that you may read elsewhere are not quite right (notes 000 and 004):
 #
-# - "The workers sum their gradients *periodically*." They do so at **every** update. After a single update with its own gradient, a replica would differ from the others for good.
+# - "The workers sum their gradients *periodically*." They do so at **every** update. A single update with its own gradient would make a replica differ for good.
 # - "The gradient is the change of the parameters." The optimizer makes the change from it: SGD takes $-\text{learning rate} \cdot g$, and Adam's change hardly depends on the length of $g$.
 #
 # ### The first limit: the model must fit
@@ -121,10 +120,10 @@ figures.stacked_bars(bars, title, "{:.0f} GB".format, limit=("one H100", room))
 # ### The second limit: the batch
 #
 # Each replica needs at least one sample. LLaMA-2 was trained with 4M tokens per update (arXiv:2307.09288, table 1). In sequences of 4096 tokens, $4 \cdot 2^{20}$ are 1024 samples, so data parallelism alone ends at 1024 GPUs.
-# ("There can be as many devices as samples" holds only as long as data parallelism is the only kind you use: in chapters 10 to 12 several GPUs share one sample.)
+# (In chapters 10 to 12 several GPUs share one sample.)
 #
-# More GPUs can mean two things. **Strong scaling** (强扩展) divides the same global batch among them, so each gets less work. **Weak scaling** (弱扩展) keeps the batch *per GPU*, so the
-# global batch grows, and past the critical batch (chapter 2) samples are wasted. Efficiency is the work of $n$ GPUs divided by $n$ times the work of one. In tokens on each GPU:
+# **Strong scaling** (强扩展) divides the same global batch among more GPUs, so each gets less work. **Weak scaling** (弱扩展) keeps the batch *per GPU*, so the
+# global batch grows, and past the critical batch (chapter 2) samples are wasted. Efficiency is the work of $n$ GPUs divided by $n$ times the work of one.
 
 # %% tags=["drawing"]
 tokens, gpus = 4 * 2**20, [2**power for power in range(13)]
@@ -148,11 +147,11 @@ figures.lines(
 # %% [markdown]
 # ## 7.2 The old way: one process, many threads
 #
-# PyTorch has two classes with similar names. In `nn.DataParallel` (DP), the older one, *one* process drives all GPUs with threads. In every step it scatters the batch from the first GPU, copies the weights from there to all others,
+# In `nn.DataParallel` (DP), PyTorch's older class, *one* process drives all GPUs with threads. In every step it scatters the batch from the first GPU, copies the weights from there to all others,
 # gathers the outputs there, and adds up all gradients there. With 8 GPUs, 7 copies of the weights leave the first GPU in each step, and 7 sets of gradients come back.
 #
-# `DistributedDataParallel` is a different idea, not a faster version: one process per GPU, and an all-reduce of the gradients, so no GPU is in the middle.
-# What the busiest of eight GPUs sends for gradients or weights, with $N$ parameters of 4 bytes:
+# `DistributedDataParallel` is a different idea: one process per GPU, and an all-reduce of the gradients, so no GPU is in the middle.
+# What the busiest of eight GPUs sends, with $N$ parameters of 4 bytes:
 
 # %% tags=["drawing"]
 from course_lib.theory.network.all_reduce import all_reduce_ways
@@ -163,18 +162,11 @@ both = {"nn.DataParallel": ways["one rank adds"], "DDP": ways["ring"]}
 figures.who_sends(both, "× 4N")
 
 # %% [markdown]
-# | | `nn.DataParallel` | `DistributedDataParallel` |
-# |---|---|---|
-# | processes | one; its threads share Python's global lock (GIL) | one per GPU, each with its own optimizer |
-# | weights | copied in every step | copied once, at the start |
-# | gradients | to the first GPU, after the backward pass | all-reduced in buckets, *during* it |
-# | several nodes | no | yes |
-#
-# PyTorch's documentation advises DDP even on one node (Li et al. 2020, arXiv:2006.15704). The rest of the chapter is about DDP. The deeper part writes DP by hand.
+# PyTorch's documentation advises DDP even on one node (Li et al. 2020, arXiv:2006.15704). The deeper part writes DP by hand.
 #
 # **Remember**
-# - DP: one process; weights out and gradients in, at every step, through one GPU.
-# - DDP: one process per GPU; only gradients travel.
+# - DP: one process; weights out and gradients in, at every step, through one GPU; one node only.
+# - DDP: one process per GPU, each with its own optimizer. Weights are copied once, at the start. Gradients are all-reduced *during* the backward pass, on any number of nodes.
 
 # %% [markdown]
 # ## 7.3 When is a gradient ready?
@@ -226,8 +218,8 @@ figures.lanes(rows, "Backward, from the loss to the input")
 # %% [markdown]
 # ## 7.4 Buckets and overlap
 #
-# GPT-2 has 148 parameter tensors, most of them tiny. An all-reduce for each would pay the latency, $2(n-1)$ steps of $\alpha$ seconds, 148 times. One all-reduce for all of them would pay it once, but it could
-# not begin before the last gradient is ready. DDP collects gradients in **buckets**. A bucket closes when it holds at least 25 MiB (the first one already at 1 MiB). Then its all-reduce begins, while the backward pass goes on. That is **overlap** (计算通信重叠).
+# GPT-2 has 148 parameter tensors, most of them tiny. An all-reduce for each would pay the latency, $2(n-1)$ steps of $\alpha$ seconds, 148 times. A single one would pay it once, but it could
+# not begin before the last gradient is ready. So DDP collects gradients in **buckets**. A bucket closes when it holds at least 25 MiB (the first one already at 1 MiB). Then its all-reduce begins, while the backward pass goes on. That is **overlap** (计算通信重叠).
 #
 # ### By hand
 #
@@ -285,25 +277,24 @@ expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 # Answers: (1) Nothing, since the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms. (3) The buckets fill in the same order, but they all leave after the backward pass.
 #
 # **Remember**
-# - A bucket leaves when it is full *and* the link is free.
-# - The last bucket is full when the backward pass ends, so its communication is always exposed.
+# - A bucket leaves when it is full *and* the link is free. The last one is full when the backward pass ends, so it is always exposed.
 
 # %% [markdown]
 # ## 7.5 DDP by hand
 #
-# You now know all parts of DDP. Exercise 7.10 gives you the frame of two classes, `Bucket` and `DDP`, and you fill in their methods:
+# You now know all parts of DDP. Exercise 7.10 gives you the frame of two classes, `Bucket` and `DDP`, and you write their methods:
 #
 # - **Replicate.** The constructor broadcasts all weights and buffers from rank 0. After that no weight travels.
 # - **Buckets.** A bucket is one flat tensor with a *view* of it for each parameter, so nothing is packed or unpacked. `.grad`
 #   becomes the view, so the mean arrives where the optimizer looks. (PyTorch's DDP does this with `gradient_as_bucket_view=True`. Otherwise its buckets are a second copy of all gradients, $4N$ bytes more.)
 # - **Mean.** Divide by the number of ranks *before* the sum.
-# - **Send, then receive.** `send` begins an all-reduce that does not wait; `receive` waits for its `Work` (section 6.1).
+# - **Send, then receive.** `send` begins an all-reduce that does not wait; `receive` waits for it (section 6.1).
 # - **Order.** Bucket 3 is never sent before bucket 2, even if it is full earlier. The n-th all-reduce of a rank meets the n-th of the others, whatever it contains.
 # - **The end.** The first hook of a backward pass asks autograd to call `_finish` when the pass has ended. `_finish` waits for all buckets. When `backward()` returns, `.grad` is the mean.
 # - **`no_sync`.** With accumulation (chapter 2) the hook does nothing until the last micro-batch: gradients only add up in `.grad`.
 # - **Unused parameters.** If the loss does not depend on a parameter, its hook never fires and its bucket is never full. `_finish` reports that as an error (section 7.6).
 #
-# This is what your DDP must do. The course's own version runs on two real ranks, each with half of the batch, in buckets of 0.1 MB:
+# The course's own version runs here on two real ranks, each with half of the batch:
 
 
 # %%
@@ -330,7 +321,7 @@ for difference, sizes in launch.run(two_halves, ranks=2):
 # $$\text{bytes given to all-reduce} = 4N, \qquad
 # \text{sent by each rank} = \frac{2(n-1)}{n} \cdot 4N .$$
 #
-# With PyTorch's own class DDP is one line, `DistributedDataParallel(model)`; on a GPU with `device_ids=[local_rank]` and the backend NCCL. Under autocast the weights and so the gradients stay fp32. A model held in bf16 sends $2N$.
+# With PyTorch's own class DDP is one line, `DistributedDataParallel(model)`; on a GPU with `device_ids=[local_rank]` and the backend NCCL. A model held in bf16 sends $2N$.
 #
 # **Remember**
 # - DDP = broadcast once; hooks fill buckets; asynchronous all-reduces in one order; wait at the end of the backward pass.
@@ -338,8 +329,8 @@ for difference, sizes in launch.run(two_halves, ranks=2):
 # %% [markdown]
 # ## The answer
 #
-# Eight GPUs train like one if they exchange only gradients: 498 MB for GPT-2 at every update, of which each GPU sends 1.75 times as much. They begin during the backward pass, as soon as a bucket of 25 MiB is full, and must end before the optimizer
-# steps. Now build it: exercise 7.10. The next sitting computes how much of the communication hides.
+# Eight GPUs train like one if they exchange only gradients, at every update: 498 MB for GPT-2, of which each GPU sends 1.75 times as much. Each bucket of 25 MiB leaves during the backward pass, as soon as it is full, and all must be back before the optimizer
+# steps. Now build it: exercise 7.10.
 
 # %% tags=["exercise"]
 import torch

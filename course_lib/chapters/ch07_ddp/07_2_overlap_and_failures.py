@@ -14,8 +14,7 @@
 #
 # After this sitting you can
 #
-# - predict which part of the communication hides, and check it by a measurement,
-# - say when data parallelism stops paying,
+# - predict which part of the communication hides, and say when data parallelism stops paying,
 # - recognise an unused parameter by its error or its hang,
 # - say what equal gradients do not make equal: buffers and random numbers.
 
@@ -43,7 +42,7 @@ step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 # %% [markdown]
 # ## 7.4 Overlap, measured on a link that we control
 #
-# Does PyTorch's DDP overlap as the formulas of the first sitting say? On a laptop the network is memory and times are noisy. So we start two ranks and replace both ends by parts with known times: six layers whose
+# Does PyTorch's DDP overlap as the formulas of the first sitting say? On a laptop times are noisy. So we start two ranks and replace both ends by parts with known times: six layers whose
 # backward pass *sleeps* 20 ms each, and a link that performs the real all-reduce and then sleeps until 30 ms per layer have passed. DDP lets us replace its all-reduce by a **communication hook**: a function that
 # gets each full bucket and returns a promise of the result.
 
@@ -83,7 +82,7 @@ def fastest(passes):
 
 
 # %% [markdown]
-# On a busy computer a sleeping process wakes up late. So we measure with more and more passes, until each limit has one that was not disturbed:
+# On a busy computer a sleeping process wakes up late. So we repeat until each limit has one pass that was not disturbed:
 
 # %%
 for count in (4, 8, 16, 32):
@@ -114,7 +113,7 @@ colours = {"predicted": style.THEORY, "measured": style.MEASURED}
 figures.grouped_bars(rows, "A backward pass", lambda s: f"{1000 * s:.0f} ms", colours)
 
 # %% [markdown]
-# The pass with a bucket for each layer, predicted and measured on one scale. The numbers count layers in backward's order, and buckets:
+# The pass with a bucket for each layer. The numbers count layers in backward's order, and buckets:
 
 # %% tags=["drawing"]
 
@@ -141,7 +140,7 @@ figures.lanes(
 
 # %% [markdown]
 # **Explain.** With a bucket for each layer: 20 ms until the first one is full, and 6 · 30 ms on the link, 200 ms. With two layers a bucket: 40 + 180 = 220. With one bucket: 120 + 180
-# = 300, and nothing is hidden. On an idle computer the measured times are 1 to 3 % longer, since sleeps last a little longer than asked.
+# = 300, and nothing is hidden. Measured times are 1 to 3 % longer on an idle computer, since sleeps last a little longer than asked.
 #
 # On real GPUs, overlap made steps of ResNet-50 and BERT 38 % and 35 % faster with NCCL (Li et al. 2020, arXiv:2006.15704, section 5.1).
 #
@@ -178,11 +177,11 @@ assert launch.run(from_the_first_on, ranks=1, stream=False) == [[6, 6, 6]]
 # %% [markdown]
 # ### Real chips and links
 #
-# Now the question from the beginning. The panel assumes the best measured matrix speed, fp32 gradients, a ring, and that nothing else takes time. Look at it as it stands, then move the sliders:
+# Now the question from the beginning. The panel assumes the best measured matrix speed, fp32 gradients, a ring, and that nothing else takes time. Move the sliders:
 #
 # 1. Bucket 1 MiB, 25 MiB, 512 MiB: which is best, and what is wrong with each of the other two?
 # 2. Back at 25 MiB: from how many tokens per rank on does only the last part stay exposed? Why does it never vanish?
-# 3. 1024 ranks, 32,768 tokens: what has grown, although each rank sends hardly more? Which bucket size is better now?
+# 3. 1024 ranks, 32,768 tokens: what has grown? Which bucket size is better now?
 
 # %%
 from course_lib.chapters.ch07_ddp import panels
@@ -203,7 +202,7 @@ assert abs(computed_ms - 62.6) < 0.1
 # of 5.7. (This is computed, not measured.)
 #
 # How much of this is due to our two assumptions, 87 % of the peak and one port of 25 GB/s for each GPU? An MFU of 45 % (chapter 5) leaves the network
-# more time, and inside one server eight A100 have NVLink:
+# more time, and inside one server the A100 have NVLink:
 
 
 # %%
@@ -239,7 +238,7 @@ figures.stacked_bars(
 #
 # 1. 25 MiB. 512 MiB is one bucket, and nothing is hidden. 1 MiB makes 73 buckets, each of which pays 14 steps of latency.
 # 2. From 32,768 on, among the slider's powers of two. Two buckets are full only when the backward pass ends: the first layer's, 28 MB, and that of the embedding and the positions, 158 MB. Nothing remains to hide their 13 ms behind.
-# 3. The latency, 2046 steps a bucket: 257 ms are exposed. Larger buckets help; 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
+# 3. The latency, 2046 steps a bucket: 257 ms are exposed. Buckets of 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
 
 # %% tags=["drawing"]
 of_gpt2 = model_gradients(gpt2, a100, tokens=16384)
@@ -298,6 +297,14 @@ tokens = hiding_tokens(speed, hardware.NDR.bytes_per_s, ranks=1024)
 print(f"{tokens:,.0f} tokens per GPU; a batch of 4M tokens: {2**22 / tokens:.0f} GPUs")
 assert round(2**22 / tokens) == 132
 
+# %%
+from course_lib.theory import Cluster, group_link
+
+ports = group_link(Cluster(chip, nodes=128), "all-reduce", ranks=1024)  # eight a server
+eight_ports = hiding_tokens(speed, ports.bytes_per_s, ranks=1024)
+print(f"with eight ports: {eight_ports:,.0f} tokens, {2**22 / eight_ports:,.0f} GPUs")
+assert round(tokens / eight_ports) == 8
+
 # %% tags=["drawing"]
 from course_lib.theory.network import collectives
 
@@ -323,15 +330,15 @@ figures.lines(
 )
 
 # %% [markdown]
-# Beyond some 130 GPUs the exchange shows, far fewer than the 1024 of section 7.1. Strong scaling reduces $T$ with each added GPU: this is the second limit as you meet it in practice.
-# A good cluster moves it. An HGX server has eight H100 *and* eight ports. NCCL's rings use all of them, so a ring through whole servers moves 400 GB/s, and the limit is eight times further off, at a thousand GPUs.
+# With one port the exchange shows beyond some 130 GPUs, far fewer than the 1024 of section 7.1. Strong scaling reduces $T$ with each added GPU: this is the second limit as you meet it in practice.
+# A good cluster moves it. An HGX server has eight H100 *and* eight ports. NCCL's rings use all of them and move 400 GB/s, so the limit is eight times further off, at a thousand GPUs.
 # Count the ports before you believe such a number.
 #
 # Three other ways to move it: a larger batch, up to the critical one; 16-bit gradients, half the bytes
 # (*How to Scale Your Model* derives the same rule for them, jax-ml.github.io/scaling-book, chapter Training); or not data parallelism alone. With accumulation, exchanges become rarer, so exposed time matters less. But an exchange can hide only behind the *last* micro-batch's backward pass:
 # $T$ is that micro-batch's tokens.
 #
-# **Stragglers.** An all-reduce ends when the last rank has come. Suppose that each rank is late, by a garbage collection or a slow read, in one step of a thousand. With $n$ ranks a step is punctual with probability $0.999^n$:
+# **Stragglers.** An all-reduce ends when the last rank has come. Suppose that each rank is late, because of a garbage collection or a slow read, in one step of a thousand. With $n$ ranks a step is punctual with probability $0.999^n$:
 
 # %%
 late = {n: 1 - 0.999**n for n in (8, 128, 1024)}
@@ -342,9 +349,8 @@ assert [round(100 * share) for share in late.values()] == [1, 12, 64]
 # On 1024 ranks, 64 % of the steps wait for at least one. Rare delays on one GPU become normal on many.
 #
 # **Remember**
-# - Small buckets pay latency, large ones start late. Exposed = end of the last all-reduce − end of the backward pass.
+# - Small buckets pay latency, large ones start late. The first pass has one bucket.
 # - Communication hides only if tokens per GPU ≥ about $2F/\beta$, for fp32 gradients. The model's size cancels.
-# - The first pass has one bucket.
 
 # %% [markdown]
 # ## 7.5 Deeper: the course's own DDP
@@ -422,7 +428,7 @@ assert "did not receive grad for rank" in message
 
 # %% [markdown]
 # By then a training would have made its first update with gradients that were not averaged. The last line has the names because
-# the course's launcher sets the environment variable `TORCH_DISTRIBUTED_DEBUG=INFO`. Without it PyTorch prints only their numbers.
+# the course's launcher sets `TORCH_DISTRIBUTED_DEBUG=INFO`. Without it PyTorch prints only their numbers.
 #
 # **Second case: only rank 0 uses the layer.** It sends its bucket and waits for rank 1, which has nothing to send. As long as rank 1 does something
 # else, here a long pause as for an evaluation, rank 0 **hangs** inside `backward()`:
@@ -433,7 +439,7 @@ print(message.splitlines()[0])
 assert "rank 0 hung" in message
 
 # %% [markdown]
-# On a cluster the limit is not 5 s: with NCCL, PyTorch waits 10 minutes by default. Meanwhile the waiting GPU shows 100 % load, since NCCL's kernels spin.
+# On a cluster, PyTorch waits 10 minutes by default with NCCL. Meanwhile the waiting GPU shows 100 % load, since NCCL's kernels spin.
 #
 # **The remedy** is `find_unused_parameters=True`. After each forward pass DDP walks through the graph and marks every parameter that it does not find as ready, with a gradient of zero. (If no rank used a parameter, it keeps
 # the gradient it had.) The ranks also exchange which parameters they used: one more all-reduce, with an int32 for each parameter tensor.
@@ -445,9 +451,9 @@ gradients, marks = 4 * 2 * (3 * 3 + 3), 4 * 4  # bytes: 24 numbers; 4 tensors
 assert used_by_one == [gradients, marks] * 2
 
 # %% [markdown]
-# It costs a walk through the graph in every step, so it is off by default. If *all* parameters are used in every step, leave it off. If some are
+# It costs a walk through the graph in every step, so it is off by default. If some parameters are
 # never used, freeze them (`requires_grad_(False)`) before wrapping. If the same ones are unused in every step, `static_graph=True` finds them
-# once. Exercise 7.7 shows a fourth way.
+# once. Exercise 7.7 shows another way.
 #
 # **Remember**
 # - Unused on all ranks: an error one step later. Unused on some: a hang.
@@ -456,7 +462,7 @@ assert used_by_one == [gradients, marks] * 2
 # %% [markdown]
 # ## 7.9 What equal gradients do not make equal
 #
-# **Buffers.** A buffer is a tensor that a module keeps and that no optimizer trains. BatchNorm (chapter 2) keeps the running mean and variance of its inputs, for use in evaluation. Buffers have no gradients, so nothing averages them.
+# **Buffers.** A buffer is a tensor that a module keeps and that no optimizer trains. BatchNorm (chapter 2) keeps the running mean of its inputs in one, for evaluation. Buffers have no gradients, so nothing averages them.
 # Instead DDP broadcasts rank 0's buffers to all ranks before each forward pass.
 #
 # **Predict.** Rank 0 sees numbers around 0, rank 1 around 4, as if the data had been sorted. In each pass BatchNorm moves its running mean a tenth of the way to the mean of its inputs. After 100 passes in DDP, what is the running mean on rank 1?
@@ -483,11 +489,10 @@ expect(0.1 * 4, means[1], within=1e-3, label="running mean", yours=running)
 
 # %% [markdown]
 # **Explain.** Before each pass rank 1 gets rank 0's mean, 0, and then moves it to 0.4. A checkpoint from rank 0 knows nothing of rank 1's samples. With shuffled data this is harmless, since all ranks see the same distribution.
-# Language models use LayerNorm or RMSNorm, which have no running statistics. But other buffers, such as masks, are broadcast in every pass too: a causal mask of 4096 × 4096 bytes is 16.8 MB.
+# Language models use LayerNorm or RMSNorm, which have no running statistics. But other buffers are broadcast in every pass too: a causal mask of 4096 × 4096 bytes is 16.8 MB.
 # `broadcast_buffers=False` stops that. (PyTorch 2.13 deprecates it in favour of `forward_sync_buffers=False`, which still makes the buffers equal once, when DDP is built.)
 #
-# **Random numbers.** Each rank has its own generator, and DDP leaves it alone. If all ranks start with the same seed, they drop the *same* neurons in each step, so dropout averages over fewer masks than you think, and random crops are the same on all ranks. Seed each rank
-# with its own number *after* the model is built:
+# **Random numbers.** Each rank has its own generator, and DDP leaves it alone. If all ranks start with the same seed, they drop the *same* neurons in each step, and random crops are the same on all ranks. So give each rank a seed of its own:
 
 
 # %%
@@ -534,7 +539,7 @@ figures.loss(
 )
 
 # %% [markdown]
-# **Explain.** The library makes $1 + 19 \cdot 4 = 77$ all-reduces, since its first pass has one bucket; ours makes $20 \cdot 4 = 80$. Both give $20 \cdot 4N$ bytes to them. The three curves look like
+# **Explain.** The library makes $1 + 19 \cdot 4 = 77$ all-reduces, since its first pass has one bucket; ours makes $20 \cdot 4 = 80$. The three curves look like
 # one: the gradients differ from those of one process by about $10^{-7}$, the rounding of fp32.
 #
 # In a terminal, the second command with PyTorch's own launcher:
@@ -612,8 +617,7 @@ quiz("7")
 # Why: DDP leaves random generators alone. Give each rank a seed of its own.
 
 # %% [markdown]
-# **Read on.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, sections 3 and 4 (arXiv:2006.15704). PyTorch's notes
-# *Distributed Data Parallel* (pytorch.org/docs, Developer Notes). *How to Scale Your Model*, chapter Training (jax-ml.github.io/scaling-book).
+# **Read on.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, sections 3 and 4 (arXiv:2006.15704). PyTorch's developer notes, *Distributed Data Parallel*.
 
 # %% [markdown] tags=["exercise"]
 # ### 7.2 Debug: five traces
