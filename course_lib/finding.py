@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_lib import chapters
-from course_lib.checking.texts import HEADING, TEXTS, cells_of
 from course_lib.problem import Problem
+from course_lib.texts import HEADING, TEXTS, cells_of
 
 FOLDER = Path(chapters.__file__).parent
 GLOSSARY, NOTES = "glossary.tsv", "from_the_notes.tsv"

@@ -45,6 +45,12 @@ def choose(name: str) -> None:
     progress.update("route", "chosen", lambda record: record.update(name=name))
 
 
+def next_notebook() -> str:
+    """The notebook that comes next on the learner's route; "" before the first is done."""
+    at = summary()["route"]
+    return f"notebooks/{at['next']}.ipynb" if at["done"] and at["next"] else ""
+
+
 def on_route(data: dict[str, Any]) -> dict[str, Any]:
     """How much of the chosen route is done, and the name of the sitting that comes next."""
     route = chosen()

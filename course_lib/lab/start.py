@@ -54,15 +54,6 @@ def _is_clone(folder: Path) -> bool:
     return (folder / FIRST).is_file() and (folder / "course_lib").is_dir()
 
 
-def next_notebook(root: Path) -> str:
-    """The notebook that comes next on the learner's route; at the beginning and end the first."""
-    from course_lib.checking import report
-
-    at = report.summary()["route"]
-    name = f"notebooks/{at['next']}.ipynb"
-    return name if at["done"] and at["next"] and (root / name).is_file() else FIRST
-
-
 def command(root: Path, port: int | None, browser: bool, notebook: str = FIRST) -> list[str]:
     """The command line that starts JupyterLab at a notebook with this Python."""
     arguments = [
@@ -130,8 +121,8 @@ def has_browser() -> bool:
     return True
 
 
-def open_lab(port: int | None = None, browser: bool = True) -> int:
-    """Run JupyterLab until it exits; return its exit code.
+def open_lab(port: int | None = None, browser: bool = True, notebook: str = "") -> int:
+    """Run JupyterLab at a notebook, by default the first, until it exits; return its exit code.
 
     Raises Problem as `repository`, `require_writable` and `require_free` do, or if JupyterLab is
     not installed.
@@ -146,7 +137,7 @@ def open_lab(port: int | None = None, browser: bool = True) -> int:
         browser = False
         print("No browser was found: open the address that Jupyter prints below in one.")
     print(f"The course in {root}")
-    arguments = command(root, port, browser, next_notebook(root))
+    arguments = command(root, port, browser, notebook if (root / notebook).is_file() else FIRST)
     sys.stdout.flush()
     if os.name == "posix":
         # JupyterLab replaces this process, so that ending it leaves nothing behind.
