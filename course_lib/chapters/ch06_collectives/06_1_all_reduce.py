@@ -165,7 +165,7 @@ assert launch.run(in_pairs, ranks=4) == [11, 11, 1100, 1100]
 # ## 6.2 The ring
 #
 # In the simplest all-reduce, one rank receives the tensors of all others, adds them, and sends the sum back. It
-# must receive 7 × 13.5 GB and send as much. At 450 GB/s this takes 420 ms, while most links are idle. (Note 004 describes all-reduce like this; exercise 6.6 takes it apart.)
+# must receive 7 × 13.5 GB and send as much. At 450 GB/s, NVLink's speed in one direction, this takes 420 ms, while most links are idle. (Note 004 describes all-reduce like this; exercise 6.6 takes it apart.)
 #
 # It is better if all ranks work at once. Arrange them in a **ring** (环): each rank sends only to the next one and receives only
 # from the one before. Cut the tensor into as many parts as there are ranks. Part $i$ starts at rank
@@ -237,7 +237,7 @@ expect(2 * 3 / 4, sent_bytes / size, label="bytes a rank sends / 4 MB", yours=vo
 #
 # That is $S$ for 2 ranks, $1.75\,S$ for 8, and $1.998\,S$ for 1000. **More ranks hardly cost more bytes.** This is why data parallelism scales at all.
 # Ranks alone cannot do with fewer bytes. But switches (交换机) can add as well, which is called **in-network reduction** (网内规约). With those of an H100
-# server each GPU sends only $(n+1)/n \cdot S = 1.125\,S$ (nccl-tests, issue 212; the deeper part shows how).
+# server each GPU sends only $(n+1)/n \cdot S = 1.125\,S$ (nccl-tests, issue 212; [the deeper sitting](06_3) shows how).
 
 # %% [markdown]
 # ### Deeper: why ranks alone cannot do with fewer bytes
@@ -263,20 +263,22 @@ figures.who_sends(ways, "× S")
 # Reduce-scatter, all-gather and all-to-all each send $(n-1)/n \cdot S$ in $n-1$ steps. There $S$ is always the *whole* tensor, as
 # in NVIDIA's benchmark nccl-tests: the result of an all-gather, the input of a reduce-scatter.
 
+
 # %%
+def sent_by(operation, numbers):
+    """Messages and bytes that this rank sends for one call."""
+    with measure.wire.log_wire() as log:
+        operation(torch.ones(numbers), scratch.collectives.Peers())
+    return log.sent()["send-recv"]
+
+
 for name, operation, numbers in (
     ("reduce-scatter", scratch.collectives.ring_reduce_scatter, 1200),
     ("all-to-all", scratch.collectives.all_to_all, 1200),
     ("all-gather", scratch.collectives.ring_all_gather, 300),  # the result has 1200
 ):
-
-    def sent_by(operation=operation, numbers=numbers):
-        with measure.wire.log_wire() as log:
-            operation(torch.ones(numbers), scratch.collectives.Peers())
-        return log.sent()["send-recv"]
-
     wanted = (3, collectives.sent_bytes(name, 4800, ranks=4))  # 3600 bytes
-    assert launch.run(sent_by, ranks=4) == [wanted] * 4
+    assert launch.run(sent_by, operation, numbers, ranks=4) == [wanted] * 4
 
 # %% [markdown]
 # **Remember**
@@ -450,8 +452,8 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %% [markdown]
 # ## The answer
 #
-# Eight H100 need at least 52.5 ms to pass 13.5 GB round a ring: each sends 1.75 times as much, one way, at 450 GB/s. Of real links, which
-# carry 370 GB/s of data, 64 ms are healthy. A time below 52.5 ms shows that switches did the adding.
+# Eight H100 need at least 52.5 ms to pass 13.5 GB round a ring: each sends 1.75 times as much, one way, at 450 GB/s. Healthy links
+# carry 370 GB/s of data, which makes 64 ms. A time below 52.5 ms shows that switches did the adding.
 
 # %% tags=["exercise"]
 from itertools import zip_longest

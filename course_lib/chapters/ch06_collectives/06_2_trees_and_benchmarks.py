@@ -118,7 +118,7 @@ assert (round(1e6 * small.tree_s), round(1e6 * small.ring_s)) == (65, 137)
 # (1) The tree takes 65 µs, the ring 137; at 64 MiB the ring is faster. (2) Upward: the ring's steps grow linearly with the ranks, the tree's only logarithmically.
 # The ring reaches 90 % of the link only at nine times $n\alpha\beta$: 35 MB for 8 ranks, 4.4 GB for 1024. "NCCL is slow on many GPUs" often means no more than this.
 #
-# Between servers NCCL uses a better tree, the double tree of the deeper part. *Inside* one NVLink server it uses none: on eight H200 it logs a ring up to 1 MiB, with a low-latency protocol called LL, and from 2 MiB on the switches, called NVLS
+# Between servers NCCL uses a better tree ([deeper](06_3)). *Inside* one NVLink server it uses none: on eight H200 it logs a ring up to 1 MiB, with a low-latency protocol called LL, and from 2 MiB on the switches, called NVLS
 # (Bekman, *Machine Learning Engineering*, network, section SHARP).
 
 # %% [markdown]
@@ -397,8 +397,7 @@ uneven = predict("6.uneven", "Numbers sent by all?", yours=None)
 exact = demos.run(
     "collectives", ranks=4, times=False, largest=16384, factor=16, stream=False
 )
-(seven,) = [one for one in exact.of("ring-all-reduce") if one.size_bytes == 28]
-expect(2 * 3 * 7, sum(seven.sent_bytes) / 4, label="numbers sent", yours=uneven)
+expect(2 * 3 * 7, sum(exact.uneven.sent_bytes) / 4, label="sent", yours=uneven)
 
 # %%
 print(exact.report())

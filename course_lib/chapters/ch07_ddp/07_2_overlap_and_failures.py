@@ -1,7 +1,7 @@
 # %% [raw] tags=["sitting"]
 # question: How many GPUs' worth of work do you get from eight?
 # importance: 4
-# difficulty: 4
+# difficulty: 3
 # group: alone
 
 # %% [markdown]
