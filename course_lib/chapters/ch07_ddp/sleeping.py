@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 
-Hook = Callable[[Any, dist.GradBucket], "torch.futures.Future[Tensor]"]
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]
 Intervals = list[tuple[float, float]]
 BACKWARD_S, LINK_S = 0.020, 0.030  # of one layer
 LAYER_BYTES = 4 * 256 * 256
@@ -23,11 +23,11 @@ class Nap(torch.autograd.Function):
     """Changes nothing; its backward pass takes 20 ms."""
 
     @staticmethod
-    def forward(_: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(_: Any, x: Tensor) -> Tensor:
         return x.clone()
 
     @staticmethod
-    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(_: Any, gradient: Tensor) -> Tensor:
         start = time.perf_counter()
         time.sleep(BACKWARD_S)
         _NAPS.append((start, time.perf_counter()))
@@ -38,7 +38,7 @@ class Layer(nn.Linear):
     """256 × 256 numbers, 262,144 bytes; its backward pass sleeps."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = Nap.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        y: Tensor = Nap.apply(super().forward(x))
         return y
 
 
@@ -50,13 +50,13 @@ class SleepingLink:
         self.carried: Intervals = []
         self.group = dist.new_group()  # DDP has messages of its own
 
-    def hook(self, _: Any, bucket: dist.GradBucket) -> "torch.futures.Future[Tensor]":
+    def hook(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """What DDP calls with a full bucket; it returns a promise of the mean."""
         arrived: torch.futures.Future[Tensor] = torch.futures.Future()
         self.thread.submit(self.carry, bucket.buffer(), arrived)
         return arrived
 
-    def carry(self, flat: Tensor, arrived: "torch.futures.Future[Tensor]") -> None:
+    def carry(self, flat: Tensor, arrived: torch.futures.Future[Tensor]) -> None:
         """All-reduce `flat`, and sleep until 30 ms have passed for each layer's bytes."""
         start = time.perf_counter()
         dist.all_reduce(flat.div_(dist.get_world_size()), group=self.group)
@@ -77,7 +77,7 @@ def backward_passes(
     layers = [Layer(256, 256, bias=False) for _ in range(6)]
     ddp = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=cap_mb, **options)
     link, passes = SleepingLink(), []
-    ddp.register_comm_hook(None, around(link.hook))  # type: ignore[arg-type]
+    ddp.register_comm_hook(None, around(link.hook))
     for _ in range(count):
         loss = ddp(torch.ones(1, 256)).sum()
         _NAPS.clear()
