@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 # The sum returns the same way. Each step halves the number of senders, so there are
 # $2 \lceil \log_2 n \rceil$ steps ($\lceil\ \rceil$ rounds up).
 #
-# Walk through it, and watch the two time lines at the bottom: a step of the tree carries the *whole* tensor, a step of the ring one eighth. Which one is faster for 64 kB, and which for 1 GB?
+# Watch the two time lines at the bottom: a step of the tree carries the *whole* tensor, a step of the ring one eighth. Which one is faster for 64 kB, and which for 1 GB?
 
 # %%
 from course_lib.chapters.ch06_collectives import steppers
@@ -167,8 +167,8 @@ crossing = collectives.sent_bytes("all-reduce", calls[1][1], ranks=2)
 expect(0.5, crossing / 4000, label="bytes between servers / S", yours=between)
 
 # %% [markdown]
-# **Explain.** Only part $i$ crosses the network: $S/2$ here, and two ranks send it once. With $g$ GPUs in each of $m$ servers each card sends $\frac{2(m-1)}{m} \cdot \frac{S}{g}$.
-# Rings through all cards send about as many bytes. But on 64 servers of eight GPUs they take 1022 steps, and the hierarchy $14 + 126 = 140$.
+# **Explain.** Only part $i$ crosses the network, $S/2$ here, and two ranks each send it once. With $g$ GPUs in each of $m$ servers each card sends $\frac{2(m-1)}{m} \cdot \frac{S}{g}$.
+# Rings through all cards send about as much. But on 64 servers of eight GPUs they take 1022 steps, and the hierarchy $14 + 126 = 140$.
 #
 # And a real network? Hugging Face measured all-reduces of 256 MB on 1 to 64 servers (*The Ultra-Scale Playbook*, section Pipeline Parallelism; it plots a
 # "bandwidth", which fits the busbw of section 6.6). The ring formula is for H100 with eight ports of 50 GB/s a server:
@@ -435,7 +435,7 @@ quiz("6")
 # [ ] a factor of 128
 # [ ] a factor of 10
 # [x] 14 %
-# Why: From 1.75 to 1.998 times the tensor. It is the number of steps that grows by 146.
+# Why: From 1.75 to 1.998 times the tensor. The number of steps grows by a factor of 146.
 #
 # An all-reduce of 4 bytes on 512 GPUs takes too long. What helps?
 # [ ] a link with more bandwidth
