@@ -162,7 +162,7 @@ both = {"nn.DataParallel": ways["one rank adds"], "DDP": ways["ring"]}
 figures.who_sends(both, "× 4N")
 
 # %% [markdown]
-# PyTorch's documentation advises DDP even on one node (Li et al. 2020, arXiv:2006.15704). The deeper part writes DP by hand.
+# PyTorch's documentation advises DDP even on one node (Li et al. 2020, arXiv:2006.15704). [The deeper sitting](07_3) writes DP by hand.
 #
 # **Remember**
 # - DP: one process; weights out and gradients in, at every step, through one GPU; one node only.
@@ -221,7 +221,7 @@ figures.lanes(rows, "Backward, from the loss to the input")
 # GPT-2 has 148 parameter tensors, most of them tiny. An all-reduce for each would pay the latency, $2(n-1)$ steps of $\alpha$ seconds, 148 times. A single one would pay it once, but it could
 # not begin before the last gradient is ready. So DDP collects gradients in **buckets**. A bucket closes when it holds at least 25 MiB (the first one already at 1 MiB). Then its all-reduce begins, while the backward pass goes on. That is **overlap** (计算通信重叠).
 #
-# ### By hand
+# ### Three layers
 #
 # Take three layers. The backward pass needs 5 ms for each, and each has 10 MB of gradients. Two ranks have a link of 1 GB/s and no latency, so a layer travels for 10 ms.
 
@@ -268,13 +268,12 @@ walked, _ = steppers.buckets(bucket_mb=20, ranks=8).result
 expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 
 # %% [markdown]
-# **Explain.** The link gets its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try three settings:
+# **Explain.** The link gets its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try two settings:
 #
 # 1. 80 MB: what does the link do while layers 6 to 1 are computed?
 # 2. 64 ranks, 10 MB: every bucket is full in time. Why does the step take four times as long as the backward pass?
-# 3. Overlap switched off: what changes?
 #
-# Answers: (1) Nothing, since the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms. (3) The buckets fill in the same order, but they all leave after the backward pass.
+# Answers: (1) Nothing, since the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms.
 #
 # **Remember**
 # - A bucket leaves when it is full *and* the link is free. The last one is full when the backward pass ends, so it is always exposed.
@@ -321,7 +320,7 @@ for difference, sizes in launch.run(two_halves, ranks=2):
 # $$\text{bytes given to all-reduce} = 4N, \qquad
 # \text{sent by each rank} = \frac{2(n-1)}{n} \cdot 4N .$$
 #
-# With PyTorch's own class DDP is one line, `DistributedDataParallel(model)`; on a GPU with `device_ids=[local_rank]` and the backend NCCL. A model held in bf16 sends $2N$.
+# PyTorch's DDP is one line, `DistributedDataParallel(model)`; on a GPU it takes `device_ids=[local_rank]` and the backend NCCL. A model held in bf16 sends $2N$.
 #
 # **Remember**
 # - DDP = broadcast once; hooks fill buckets; asynchronous all-reduces in one order; wait at the end of the backward pass.

@@ -10,7 +10,7 @@
 # You have one A100. A step of GPT-2 124M on 16,384 tokens takes it 45 ms. You buy seven more. Each of the eight gets its own 16,384 tokens and its own 200 Gb/s port. In every step all eight must agree on
 # one gradient: 498 MB, which takes 37 ms on this network. Is a step now 45 ms long, 82 ms, or something in between?
 #
-# (The 45 ms are the matrix products with weights, at 87 % of the peak, the best measured speed of such a product. Attention's scores would add 3 to 7 ms, section 5.2.)
+# (The 45 ms are the products with weights, at 87 % of the peak, the best measured speed. Attention's scores would add 3 to 7 ms, section 5.2.)
 #
 # After this sitting you can
 #
@@ -82,7 +82,7 @@ def fastest(passes):
 
 
 # %% [markdown]
-# On a busy computer a sleeping process wakes up late. So we repeat until each limit has one pass that was not disturbed:
+# On a busy computer sleepers wake up late, so we repeat until each limit has one undisturbed pass:
 
 # %%
 for count in (4, 8, 16, 32):
@@ -154,8 +154,7 @@ figures.lanes(
 )
 
 # %% [markdown]
-# In the first pass everything is in one bucket, whatever the limit. DDP does not know yet in which order the gradients come. It records the order in the first
-# pass and forms its buckets from it. So never time the first step.
+# The first pass has one bucket, whatever the limit. In it DDP records the order in which gradients come, and then forms its buckets from that order. So never time the first step.
 
 # %% [markdown]
 # ### Deeper: the exception, `find_unused_parameters`
@@ -201,8 +200,8 @@ assert abs(computed_ms - 62.6) < 0.1
 # Forward and backward together take 1.5 times the 29.9 ms of backward alone; 17.8 ms more are exposed. So about half of the communication hides, and eight GPUs do the work
 # of 5.7. (This is computed, not measured.)
 #
-# How much of this is due to our two assumptions, 87 % of the peak and one port of 25 GB/s for each GPU? An MFU of 45 % (chapter 5) leaves the network
-# more time, and inside one server the A100 have NVLink:
+# How much of this is due to our two assumptions, 87 % of the peak and 25 GB/s for each GPU? An MFU of 45 % (chapter 5) leaves the network
+# more time, and one server has NVLink:
 
 
 # %%
@@ -240,6 +239,20 @@ figures.stacked_bars(
 # 2. From 32,768 on, among the slider's powers of two. Two buckets are full only when the backward pass ends: the first layer's, 28 MB, and that of the embedding and the positions, 158 MB. Nothing remains to hide their 13 ms behind.
 # 3. The latency, 2046 steps a bucket: 257 ms are exposed. Buckets of 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
 
+
+# %%
+def exposed_with(**settings):
+    """What stays exposed in s when the panel's controls are set so."""
+    return panels.buckets(**settings).result.exposed_s
+
+
+assert exposed_with() < exposed_with(bucket_mib=1) < exposed_with(bucket_mib=512)
+tail_s = exposed_with(tokens=32768)
+assert abs(exposed_with(tokens=65536) - tail_s) < 1e-6
+latency_s = exposed_with(tokens=32768, ranks=1024)
+assert latency_s > 15 * tail_s
+assert exposed_with(tokens=32768, ranks=1024, bucket_mib=200) < latency_s / 3
+
 # %% tags=["drawing"]
 of_gpt2 = model_gradients(gpt2, a100, tokens=16384)
 
@@ -262,21 +275,6 @@ figures.lines(
     "Small buckets pay latency, large ones start late (16,384 tokens)",
     doubling=(True, True),
 )
-
-# %% tags=["drawing"]
-
-
-def exposed_with(**settings):
-    """What stays exposed in s when the panel's controls are set so."""
-    return panels.buckets(**settings).result.exposed_s
-
-
-assert exposed_with() < exposed_with(bucket_mib=1) < exposed_with(bucket_mib=512)
-tail_s = exposed_with(tokens=32768)
-assert abs(exposed_with(tokens=65536) - tail_s) < 1e-6
-latency_s = exposed_with(tokens=32768, ranks=1024)
-assert latency_s > 15 * tail_s
-assert exposed_with(tokens=32768, ranks=1024, bucket_mib=200) < latency_s / 3
 
 # %% [markdown]
 # ### When does communication hide at all?
@@ -334,8 +332,8 @@ figures.lines(
 # A good cluster moves it. An HGX server has eight H100 *and* eight ports. NCCL's rings use all of them and move 400 GB/s, so the limit is eight times further off, at a thousand GPUs.
 # Count the ports before you believe such a number.
 #
-# Three other ways to move it: a larger batch, up to the critical one; 16-bit gradients, half the bytes
-# (*How to Scale Your Model* derives the same rule for them, jax-ml.github.io/scaling-book, chapter Training); or not data parallelism alone. With accumulation, exchanges become rarer, so exposed time matters less. But an exchange can hide only behind the *last* micro-batch's backward pass:
+# The limit also moves with a larger batch, up to the critical one, or with 16-bit gradients, half the bytes
+# (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapter Training, has the rule for them). With accumulation, exchanges become rarer, so exposed time matters less. But an exchange can hide only behind the *last* micro-batch's backward pass:
 # $T$ is that micro-batch's tokens.
 #
 # **Stragglers.** An all-reduce ends when the last rank has come. Suppose that each rank is late, because of a garbage collection or a slow read, in one step of a thousand. With $n$ ranks a step is punctual with probability $0.999^n$:
@@ -509,12 +507,12 @@ assert same[0] == same[1] and own[0] != own[1]
 # %% [markdown]
 # **Remember**
 # - DDP makes gradients equal, and nothing else. Buffers are rank 0's. Give each rank its own seed.
-# - Uneven data hangs too: a rank without a batch does not join the all-reduce. Give all ranks equally many batches (chapter 1; the deeper part shows `join`).
+# - Uneven data hangs too: a rank without a batch does not join the all-reduce. Give all ranks equally many batches (chapter 1), or use `join` ([deeper](07_3)).
 
 # %% [markdown]
 # ## 7.11 Demo: DDP on real processes
 #
-# Two ranks train for 20 updates with buckets of 0.1 MiB, which makes four buckets; beside them one process with the samples of both, and the course's own DDP.
+# Two ranks train for 20 updates, with four buckets of about 0.1 MiB. Beside them train the course's own DDP, and one process with the samples of both.
 #
 # **Predict.** How many all-reduces does PyTorch's DDP make in the 20 updates?
 
