@@ -66,7 +66,7 @@ def sent_by_this_rank(numbers):
     with measure.wire.log_wire() as log:
         ours = scratch.collectives.tree_all_reduce(mine, scratch.collectives.Peers())
     assert torch.equal(ours, scratch.wire.all_reduce(mine))
-    return log.sent()["send-recv"].bytes
+    return log.sent()["send-recv"].size_bytes
 
 
 # %%
@@ -601,6 +601,33 @@ def odd_ranks(begun: list[list[str]]) -> tuple[int, list[int]] | None:
 
 
 check("6.9", odd_ranks)
+
+# %% [markdown] tags=["exercise"]
+# ### 6.10 Predict: inside or between?
+#
+# Eight servers with eight H100 each all-reduce 1.6 GB ($10^9$ bytes) hierarchically, every stage by a ring. Inside a server NVLink has $\alpha$ = 3.4 µs and 450 GB/s one way. Between servers each GPU has its own port with $\alpha$ = 9.6 µs and 50 GB/s one way.
+# Guess first: does more time pass inside the servers or between them? Then give the seconds of the two stages inside together, and of the stage between. Which one improvement would help most: `"twice the NVLink"`, `"twice the ports"` or `"half the latencies"`?
+
+# %% [raw] tags=["hints"]
+# importance 3, difficulty 3
+# How large is the tensor of the stage between, and how many ranks take part in it?
+# Inside: a reduce-scatter and an all-gather on 8 ranks, 7 steps and 7/8 of the tensor each. Between: an all-reduce of an eighth of the tensor on 8 ranks.
+
+# %% tags=["exercise"]
+inside, between, best = ..., ..., ...
+### BEGIN SOLUTION
+size, part = 1.6e9, 1.6e9 / 8
+flow_inside, flow_between = 2 * 7 / 8 * size / 450e9, 2 * 7 / 8 * part / 50e9
+inside = 2 * 7 * 3.4e-6 + flow_inside
+between = 2 * 7 * 9.6e-6 + flow_between
+saves = {
+    "twice the NVLink": flow_inside / 2,
+    "twice the ports": flow_between / 2,
+    "half the latencies": 7 * (3.4e-6 + 9.6e-6),
+}
+best = max(saves, key=saves.get)
+### END SOLUTION
+check("6.10", [inside, between, best])
 
 # %% [markdown] tags=["exercise"]
 # ### 6.12 Build: a tree of messages

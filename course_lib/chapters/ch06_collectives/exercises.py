@@ -18,7 +18,7 @@ from course_lib.checking import (
     run,
 )
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
-from course_lib.theory.inputs.hardware import HDR, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, NDR, Link, accelerator
 from course_lib.theory.network import collectives
 from course_lib.theory.network.all_reduce import nccl_ways
 
@@ -238,6 +238,34 @@ def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
         if odd := [rank for rank, call in enumerate(current) if call != usual]:
             return position, odd
     return None
+
+
+@exercise("6.10")
+def _inside_or_between(answer: Any) -> None:
+    expect_parts(answer, 3, "seconds inside, seconds between, and an improvement")
+
+    def stages(faster: float = 1, ports: float = 1, latency: float = 1) -> tuple[float, float]:
+        inside, between = (
+            Link("", wire.bytes_per_s * rate, wire.latency_s * latency)
+            for wire, rate in ((_NVLINK, faster), (NDR, ports))
+        )
+        halves = ("reduce-scatter", "all-gather")
+        spent = sum(collectives.seconds(half, 1.6 * _GB, 8, inside) for half in halves)
+        return spent, collectives.seconds("all-reduce", 1.6 * _GB / 8, 8, between)
+
+    reasons = (
+        "two stages of 7 steps, with 7/8 of the tensor each, over NVLink",
+        "an eighth of the tensor, all-reduced on 8 ranks over the network",
+    )
+    for got, time_s, because in zip(answer, stages(), reasons, strict=False):
+        expect_number(got, time_s, because, rel=5e-3, unit="s")
+    offers = {
+        "twice the NVLink": sum(stages(faster=2)),
+        "twice the ports": sum(stages(ports=2)),
+        "half the latencies": sum(stages(latency=0.5)),
+    }
+    because = ", ".join(f"{name}: {1000 * time:.1f} ms" for name, time in offers.items())
+    expect_choice(answer[2], min(offers, key=offers.__getitem__), because, choices=tuple(offers))
 
 
 BUILDS = (builds.RING, builds.TREE)

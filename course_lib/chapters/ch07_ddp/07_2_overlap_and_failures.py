@@ -344,7 +344,7 @@ print({n: f"{share:.0%} of the steps wait" for n, share in late.items()})
 assert [round(100 * share) for share in late.values()] == [1, 12, 64]
 
 # %% [markdown]
-# On 1024 ranks, 64 % of the steps wait for at least one. Rare delays on one GPU become normal on many.
+# On 1024 ranks, 64 % of the steps wait. Rare delays on one GPU become normal on many.
 #
 # **Remember**
 # - Small buckets pay latency, large ones start late. The first pass has one bucket.
@@ -414,7 +414,7 @@ def what_happens(*arguments, timeout_s=20):
 
 # %% [markdown]
 # **First case: no rank uses the second layer.** No rank sends anything, and `backward()` returns
-# as if all were well. PyTorch notices in the *next forward pass*:
+# as usual. PyTorch notices in the *next forward pass*:
 
 # %%
 message = what_happens([])
@@ -425,8 +425,8 @@ assert "find_unused_parameters=True" in message
 assert "did not receive grad for rank" in message
 
 # %% [markdown]
-# By then a training would have made its first update with gradients that were not averaged. The last line has the names because
-# the course's launcher sets `TORCH_DISTRIBUTED_DEBUG=INFO`. Without it PyTorch prints only their numbers.
+# By then a training would have made its first update without averaging. The last line has names because
+# the launcher sets `TORCH_DISTRIBUTED_DEBUG=INFO`. Without it PyTorch prints only numbers.
 #
 # **Second case: only rank 0 uses the layer.** It sends its bucket and waits for rank 1, which has nothing to send. As long as rank 1 does something
 # else, here a long pause as for an evaluation, rank 0 **hangs** inside `backward()`:
@@ -686,6 +686,27 @@ hides = {
 }
 ### END SOLUTION
 check("7.4", [tokens, hides])
+
+# %% [markdown] tags=["exercise"]
+# ### 7.5 Predict: the last of 1024
+#
+# A step of DDP takes 400 ms. In one step of a thousand, at random and independently of the others, a rank is late by 100 ms, and all ranks wait for it. Give the mean milliseconds of a step on 8 ranks and on 1024. If several ranks are late in the same step, it still takes 500 ms.
+# Guess first: on 1024 ranks, does it help more to make a rank late half as often (`"half as often"`) or half as long (`"half as long"`)?
+
+# %% [raw] tags=["hints"]
+# importance 3, difficulty 2
+# How probable is it that no rank is late? Section 7.4 has the formula.
+# 400 + 100 · (1 - 0.999ⁿ). Then compute it with 0.9995 in place of 0.999, and with 50 in place of 100.
+
+# %% tags=["exercise"]
+on_8, on_1024, better = ..., ..., ...
+### BEGIN SOLUTION
+on_8, on_1024 = (400 + 100 * (1 - 0.999**n) for n in (8, 1024))
+half_as_often = 400 + 100 * (1 - 0.9995**1024)  # 440 ms: still 40 % of the steps
+half_as_long = 400 + 50 * (1 - 0.999**1024)  # 432 ms
+better = "half as long" if half_as_long < half_as_often else "half as often"
+### END SOLUTION
+check("7.5", [on_8, on_1024, better])
 
 # %% [markdown] tags=["exercise"]
 # ### 7.6 Predict: how many all-reduces?

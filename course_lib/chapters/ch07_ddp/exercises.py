@@ -133,6 +133,22 @@ def _hides(answer: Any) -> None:
     expect_entries(answer[1], expected, "a dict of True and False", each="True or False")
 
 
+@exercise("7.5")
+def _stragglers(answer: Any) -> None:
+    expect_parts(answer, 3, "ms on 8 ranks, ms on 1024, and a choice")
+
+    def mean_ms(ranks: int, late: float = 1e-3, delay: float = 100) -> float:
+        return 400 + delay * (1 - (1 - late) ** ranks)
+
+    for got, ranks in zip(answer, (8, 1024), strict=False):
+        because = f"no rank is late in {0.999**ranks:.1%} of the steps"
+        expect_number(got, mean_ms(ranks), because, rel=1e-3, unit="ms")
+    often, long = mean_ms(1024, late=5e-4), mean_ms(1024, delay=50)
+    because = f"half as often: {often:.0f} ms, half as long: {long:.0f} ms"
+    choices = ("half as often", "half as long")
+    expect_choice(answer[2], choices[long < often], because, choices=choices)
+
+
 @exercise("7.6")
 def _how_many(answer: Any) -> None:
     buckets = len(ddp_buckets([8 * MIB] * 16))

@@ -67,6 +67,7 @@ def _odd(first=0, longest=True, all_of_them=True):
 _VERDICT = {"A": "healthy ring", "B": "switches add", "C": "links missing", "D": "latency"}
 _BEST = ["tree", "latency", "bandwidth"]
 _SECONDS = [122.9e-6, 1.392e-3, 40.58e-3]
+_PORTS = "twice the ports"
 _FEWER = "100 tensors of 10 MB"
 MISTAKES = [
     ("6.1", "sends the tensor once", (40.3e-3, 0.328, _FEWER)),
@@ -96,12 +97,16 @@ MISTAKES = [
     ("6.8", "the tree for all but the largest", (["tree", "tree", "bandwidth"], _SECONDS)),
     ("6.8", "the old times", (_BEST, [1.211e-3, 1.997e-3, 79.96e-3])),
     ("6.9", "counts places from 1", _odd(first=1)),
+    ("6.10", "all of the tensor crosses the network", (6.27e-3, 56.13e-3, _PORTS)),
+    ("6.10", "one stage inside", (3.135e-3, 7.134e-3, _PORTS)),
+    ("6.10", "NVLink carries the most bytes", (6.27e-3, 7.134e-3, "twice the NVLink")),
     ("6.9", "only what all have begun", _odd(longest=False)),
     ("6.9", "only the first rank that is odd", _odd(all_of_them=False)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    ("6.10", "in ms", ("6.27 ms", "7.13 ms", "Twice the ports")),
     ("6.1", "in ms", ("75.3 ms", "363 ms", "100 Tensors of 10 MB")),
     ("6.8", "rounded", (("Tree", "latency", "bandwidth"), _SECONDS)),
     ("6.9", "lists", lambda begun: (found := _odd()(begun)) and list(found)),

@@ -95,6 +95,9 @@ MISTAKES = [
         (31780, _hides("256 GPUs, a model twice as large")),
     ),
     ("7.4", "as many GPUs as samples", (31780, dict.fromkeys(_HIDES, True))),
+    ("7.5", "lateness adds up over ranks", (400.8, 502.4, "half as long")),
+    ("7.5", "each rank waits for itself alone", (400.1, 400.1, "half as long")),
+    ("7.5", "both halve the expected delay", (400.8, 464.1, "half as often")),
     ("7.6", "five buckets from the first pass on", (100, 400, 120)),
     ("7.6", "finds unused ones, and rebuilds", (96, 396, 1 + 19 * 5 + 20)),
     ("7.6", "no_sync is the default", (96, 96, 120)),
@@ -114,6 +117,7 @@ MISTAKES = [
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    ("7.5", "in seconds", ("0.4008 s", "0.4641 s", "Half as long")),
     ("7.1", "rounded", (36.9, 43.2, "Gradient_as_bucket_view=True")),
     ("7.4", "0 and 1", (31780, {job: int(hidden) for job, hidden in _HIDES.items()})),
 ]
