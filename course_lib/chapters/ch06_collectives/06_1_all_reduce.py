@@ -183,7 +183,7 @@ steppers.ring(ranks=3)
 # **Predict.** Take four ranks and a tensor of a million fp32 numbers, 4 MB. How many times the whole tensor does each rank send?
 
 # %%
-volume = predict("6.bytes", "Bytes a rank sends / 4 MB?", yours=None)
+volume = predict("6.times", "Bytes a rank sends / 4 MB?", yours=None)
 
 # %% [markdown]
 # ### Deeper: the course's own ring

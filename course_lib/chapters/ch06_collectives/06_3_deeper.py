@@ -145,7 +145,7 @@ show_source(scratch.collectives.SlowPeers._exchange)
 # **Predict.** On two such ranks the ring sends the tensor once. On four ranks, with the same tensor and no latency, how many times as long does it take?
 
 # %%
-ratio = predict("6.slow_ring", "4 ranks / 2 ranks?", yours=None)
+ratio = predict("6.slow", "4 ranks / 2 ranks?", yours=None)
 
 
 # %%
@@ -268,7 +268,7 @@ assert 31.5e9 < 450e9 < needed and 64e9 < 900e9 < 2 * needed
 # **Predict.** Section 6.4 computed the crossover for eight ranks. On four ranks the tree has 4 steps and the ring 6, and their bytes are 4 and 1.5 times $S$. Is the tree still faster at 4 kB, 64 kB and 1 MB? Give the number of sizes, 0 to 3.
 
 # %%
-sizes_won = predict("6.cross", "Of 4 kB, 64 kB and 1 MB?", yours=None)
+sizes_won = predict("6.won", "Of 4 kB, 64 kB and 1 MB?", yours=None)
 
 # %% [markdown]
 # On four ranks the tree saves $6 - 4 = 2$ steps and costs $4 - 1.5 = 2.5$ times $S/\beta$ more, so the crossover is at 40 kB:
