@@ -36,7 +36,7 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# Each command looks at one part of a cluster. So first decide which part you suspect. This map goes from your program down to the cable. (If a job of yours is broken right now, begin with [the clinic's first page](16_3), section 16.11.)
+# Each command looks at one part of a cluster. So first decide which part you suspect. This map goes from your program down to the cable. (If your job is broken right now, begin with section 16.11 of [sitting 3](16_3).)
 #
 # | part | what to ask | with |
 # |---|---|---|
@@ -70,7 +70,7 @@ print("CUDA", torch.version.cuda, "ROCm", torch.version.hip)
 commands.how_to_read("import torch")
 
 # %% [markdown]
-# `device_count()` counts what *this process* may see: `CUDA_VISIBLE_DEVICES`, a container or Slurm may hide some GPUs. `course doctor` asks all this, and then runs those commands of this chapter that the machine has. It changes nothing.
+# `course doctor` asks all this, and then runs those commands of this chapter that the machine has. It changes nothing.
 
 # %%
 from course_lib.doctor import cluster as cluster_doctor
@@ -84,7 +84,7 @@ for finding in cluster_doctor.examine_cluster():
 # %% [markdown]
 # **Remember**
 # - `torch.cuda` also means AMD and Hygon; `torch.version.hip` tells them apart.
-# - `device_count()` counts what this process may see.
+# - `device_count()` counts what this process may see: `CUDA_VISIBLE_DEVICES`, a container or Slurm may hide GPUs.
 
 # %% [markdown]
 # ### Deeper: what your build has
@@ -135,8 +135,6 @@ for name in ("nvidia-smi_topo", "nvidia-smi_topo_far"):
 
 # %%
 near = predict("16.near", "GPUs with a port at PIX or PXB?", yours=None)
-
-# %%
 
 # %%
 first, second = (
@@ -300,7 +298,7 @@ title = "Rank 0 is busy all the time, and waits for three quarters of it"
 figures.lanes({"rank 0": rows["rank 0"], "its meter": busy} | rows, title)
 
 # %% [markdown]
-# **Explain.** Work and waiting are the same in both runs, but one meter shows 100 % and the other 25 %. A GPU has only the first kind of meter: it cannot tell a kernel that computes from one that reads a flag. So the *slow* rank is the one that shows less than 100 %, because it alone waits for a disk and not for a flag.
+# **Explain.** Work and waiting are the same in both runs, but one meter shows 100 % and the other 25 %. A GPU's meter cannot tell a kernel that computes from one that reads a flag. So the *slow* rank is the one that shows less than 100 %: it alone waits for a disk and not for a flag.
 #
 # That turns the reading of `pmon` around. A job hangs on four GPUs. (The output is built. It shows what users report.)
 

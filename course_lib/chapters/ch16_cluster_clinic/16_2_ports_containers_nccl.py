@@ -54,7 +54,7 @@ slower = predict("16.factor", "Times as long?", yours=None)
 # | **RDMA** | GPU memory → program's buffer → card | → card → program's buffer → GPU memory | 5 | none |
 # | **RDMA straight to the GPU** (GPUDirect) | GPU memory → card | → card → GPU memory | 3 | none |
 #
-# What does the processor's part cost? One port of 200 Gb/s is 25 GB/s. Measured on your machine, over TCP to itself:
+# What the processor's part costs for one port of 200 Gb/s, measured on your machine, over TCP to itself:
 
 # %%
 per_gb = min(processor.processor_s_per_byte() for _ in range(3)) * 1e9
@@ -72,7 +72,7 @@ print(f"{per_gb:.2f} s of a processor for 1 GB: at 25 GB/s, {cores:.0f} cores")
 #
 # ### Which port is slow
 #
-# One node of the opening's cluster has four ports. `ibstat` prints 17 lines for each. This is the last one:
+# `ibstat` prints 17 lines for each port. This is one of four in a node of the opening's cluster:
 
 # %%
 print("\n".join(output("ibstat_slow").shown.splitlines()[-19:]))
@@ -88,7 +88,7 @@ for sign in ports.port_signs(ports.ibstat(output("ibstat_slow").text)):
 # %% [markdown]
 # `1X HDR`: three of the four lanes are gone. That is a plug or a cable, and no command can tell which end of it.
 #
-# You need not log in to 64 nodes for that. `iblinkinfo`, as root on any node, prints width and speed of *every* link of the network; here `iblinkinfo | grep 1X` is enough. And `ib_write_bw --report_gbits` on one node, with `ib_write_bw --report_gbits NODE` on another, measures one pair of ports without GPUs and NCCL. If it comes near the rate, ports and cables are healthy, and the fault lies above them.
+# `iblinkinfo`, as root on any node, prints width and speed of *every* link of the network, so you need not log in to 64 nodes. And `ib_write_bw --report_gbits` on one node, with `ib_write_bw --report_gbits NODE` on another, measures one pair of ports without GPUs and NCCL. If it comes near the rate, ports and cables are healthy, and the fault lies above them.
 #
 # ### What it costs
 #
@@ -124,7 +124,7 @@ figures.slow_ring(today)
 # %% [markdown]
 # **Explain.** Four: everybody is slowed down by the port's own factor, not by a 64th of it, however many ranks there are. The bus bandwidth (chapter 6) has fallen to 6.24 GB/s, which is 50 Gb/s. So nccl-tests prints the rate of the worst link, but not its place.
 #
-# This was one ring, through one port of each rank. A server with eight GPUs has eight ports, and NCCL builds a ring through each. Try in the panel:
+# This was one ring. A server with eight GPUs has eight ports, and NCCL builds a ring through each. Try in the panel:
 #
 # 1. Eight rings, with one bad port in one of them. What is the factor?
 # 2. NCCL can do without that port (section 16.6). What does it cost to leave its ring out?
@@ -224,7 +224,7 @@ for name in ("ibv_devices", "ibv_devices_none"):
 # %% [markdown]
 # ## 16.5 Containers and pods
 #
-# A container starts with 64 MB of shared memory, no GPU and no network card, whatever the node has. A **container** (容器) is an ordinary process that has its own files, its own network and its own `/dev`. So everything can be healthy on the node and missing inside. The notes start one like this:
+# A container starts with 64 MB of shared memory, no GPU and no network card. A **container** (容器) is an ordinary process that has its own files, its own network and its own `/dev`. So everything can be healthy on the node and missing inside. The notes start one like this:
 
 # %%
 notes_line = """docker run -it --rm \\
@@ -304,8 +304,6 @@ ends = ("No space left on device", "Resource temporarily unavailable", "Bus erro
 assert any(end in said for end in ends)
 
 # %% tags=["drawing"]
-
-# %%
 in_memory = {
     f"{workers} workers": {
         "prepared ahead": 2 * workers * batch_mb,
@@ -322,7 +320,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** Nine: $4 \cdot 2$ ahead and the one in training, 86.7 MB, but 64 MiB are 67.1 MB. Two workers fit. With four, the program dies after a few batches. PyTorch's error ends with `No space left on device` (in torch 2.11 with `Resource temporarily unavailable`), but the disk has plenty of space. Other programs fail only when they write to the memory, with a bare `Bus error`.
+# **Explain.** Nine: $4 \cdot 2$ ahead and the one in training, 86.7 MB, but 64 MiB are 67.1 MB. With four workers the program dies after a few batches. PyTorch's error ends with `No space left on device` (in torch 2.11 with `Resource temporarily unavailable`), but the disk has plenty of space. Other programs fail only when they write to the memory, with a bare `Bus error`.
 #
 # The remedy is `--shm-size=16G`, a limit and not a reservation, or `--ipc=host`. Inside, `df -h /dev/shm; ulimit -l` shows two limits:
 
@@ -371,8 +369,6 @@ for sign in logs.nccl_signs(logs.nccl_log(output("nccl_shm").text)):
 # If you misspell the name of a resource, the pod waits indefinitely, and the end of `kubectl describe pod` says why:
 
 # %%
-
-# %%
 print(output("kubectl_describe_pod_rdma").shown)
 for sign in containers.event_signs(output("kubectl_describe_pod_rdma").text):
     print("\n" + sign.sentence)
@@ -393,7 +389,7 @@ print(output("nccl_socket").shown, "\n")
 print(output("nccl_ib").shown)
 
 # %% [markdown]
-# Read the lines that begin with `NET/`, and the one with `Using network`. The first machine uses TCP, and one of its interfaces, `virbr0`, leads to virtual machines and to no other node. In the second log everything is as it should be.
+# Read the lines that begin with `NET/`, and the one with `Using network`. The first machine uses TCP, and one of its interfaces, `virbr0`, leads to virtual machines and to no other node. The second log is as it should be.
 #
 # The lines with `via` show the path of each channel: `P2P` is NVLink or PCIe inside the node, `SHM` shared memory, `NET/IB` the network. With GPUDirect RDMA a channel ends in `/GDRDMA`: `via NET/IB/3/GDRDMA`. Here is a job on two nodes that seemed healthy:
 
@@ -423,8 +419,6 @@ choices = {setting: logs.chosen(setting, twelve) for setting in settings}
 expect(3, len(choices["mlx5_1"]), label="devices", yours=chosen)
 
 # %% tags=["drawing"]
-
-# %%
 rows = {
     f"{setting}\n{len(its)} of 12": {
         port: figures.Cell(
@@ -445,7 +439,6 @@ figures.cells(rows, title, heads=False)
 # - `Using network Socket` where there is InfiniBand: many times slower, and no error.
 # - `NET/IB` without `/GDRDMA`: every byte passes through the host's memory.
 # - `NCCL_IB_HCA` takes prefixes; write `=` before the names.
-# - nccl-tests: compare the bus bandwidth at large sizes with one port, one way. A healthy port comes near its rate.
 
 # %% [markdown]
 # ### Deeper: the table of nccl-tests
@@ -463,8 +456,6 @@ print(f"\nlast row: {100 * by_hand / 50e9:.0f} % of one port of 50 GB/s")
 # At larger sizes it was 50 GB/s: one port. This GPU has *one* port at `PIX`, and the others, at `SYS`, are for other GPUs. So compare with what a GPU can send, not with what a server has. At large sizes a healthy port comes near its rate; for rings over NVLink 80 % is usual. `#wrong` must be 0.
 
 # %% tags=["drawing"]
-
-# %%
 table = nccl_table.nccl_table(output("all_reduce_perf").text)
 figures.lines(
     {"measured": [(r.size_bytes / 2**20, r.bus_bytes_per_s / 1e9) for r in table.rows]},

@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 16.7 Hangs
 #
-# With NCCL, a thread of PyTorch called the **watchdog** checks every call, and ends the job when one takes too long. Each rank then dumps pages of log. Here are three of those lines, from a training that died at the end of every epoch:
+# With NCCL, a thread of PyTorch called the **watchdog** (section 15.7) checks every call, and ends the job when one takes too long. Here are three of the lines that it writes, from a training that died at the end of every epoch:
 
 # %%
 print(output("watchdog").shown)
@@ -81,7 +81,7 @@ for sign in logs.timeout_signs(logs.timeouts(output("watchdog_same").text)):
 # %% [markdown]
 # Three tools say more.
 #
-# **1. The stack of a living process.** The functions that have called each other are the **stack** (调用栈). `py-spy dump --pid` shows it for a Python process, without ending the process. (In a container it usually needs `--cap-add=SYS_PTRACE`.) Two ranks, recorded one after the other:
+# **1. The stack of a living process.** The functions that have called each other are the **stack** (调用栈). `py-spy dump --pid` shows it for a Python process, without ending the process. Two ranks, recorded one after the other:
 
 # %%
 print(output("py-spy_dump").shown)
@@ -89,7 +89,7 @@ print(output("py-spy_dump").shown)
 # %% [markdown]
 # Read the first line below each `Thread`. Process 3510 is in `all_reduce`: it waits for 3511, which is in `forward`, line 4 of your program.
 #
-# **2. The flight recorder** (飞行记录器). Each rank keeps its last collectives in memory (`TORCH_FR_BUFFER_SIZE=2000`). With `TORCH_NCCL_DUMP_ON_TIMEOUT=1` the watchdog writes them to a file per rank, `FOLDER/trace_0` and so on if you set `TORCH_FR_DUMP_TEMP_FILE=FOLDER/trace_`. The folder must be one that all nodes share. `torchfrtrace --prefix trace_ FOLDER` compares the files.
+# **2. The flight recorder** (飞行记录器). Each rank keeps its last collectives in memory (`TORCH_FR_BUFFER_SIZE=2000`). With `TORCH_NCCL_DUMP_ON_TIMEOUT=1` the watchdog writes them to a file per rank, `FOLDER/trace_0` and so on if you set `TORCH_FR_DUMP_TEMP_FILE=FOLDER/trace_`. All nodes must share the folder. `torchfrtrace --prefix trace_ FOLDER` compares the files.
 #
 # **3. All of it together.** With `launch.run(…, record=FOLDER)` or `course demo NAME --record FOLDER` each rank keeps a page with its stack and its collectives, and `course diagnose FOLDER` answers in one sentence. A program of your own needs one line, anywhere before it hangs, and the folder from outside:
 #
@@ -143,10 +143,8 @@ shutil.rmtree(folder)
 # %% [markdown]
 # The three stacks side by side, from your first line at the bottom to where each rank is at the top:
 
+
 # %% tags=["drawing"]
-
-
-# %%
 def drawn(stack):
     """Names of the functions from your first line on, and whose they are."""
     first = next(place for place, line in enumerate(stack) if line.own)
@@ -244,8 +242,6 @@ number, odd_ranks = first_divergence(recorded_calls)
 assert (number, odd_ranks) == (3, ())  # of two ranks, nobody knows which is wrong
 
 # %% tags=["drawing"]
-
-# %%
 figures.flight_records(
     {
         f"rank {rank}": [f"{rows} × {columns}" for rows, columns in its]
@@ -352,7 +348,6 @@ figures.pair_rates(tested.tests, tested.found, "Four ranks, two rounds")
 # All pairs with rank 2 are slow, so it is the rank. If only one pair were slow, it would be the path between the two. If all pairs between two halves were slow, it would be whatever joins the halves, such as a switch.
 #
 # **Remember**
-# - A step takes the maximum over the ranks: one of 64 at 10 % costs 10 %.
 # - The straggler is the rank that waits least.
 # - Slow pairs: all with one rank, the rank; just one pair, the link; all between two halves, what joins them.
 
@@ -437,7 +432,7 @@ figures.lines(
 #
 # ### A hunt
 #
-# To end, here are three real ranks, one of which is broken. Its program is hidden, and you see what they print:
+# One of three real ranks is broken. You see what they print, but not their program:
 
 # %%
 case = hunting.hunt(59)
@@ -455,7 +450,7 @@ expect(hunts.drawn(59).rank, label="rank", yours=culprit)
 case.doctor()
 
 # %% [markdown]
-# **Explain.** Two of the stacks end in `dist.all_reduce`: those ranks wait for the third, which is in its own program. The error names ranks in the order of their numbers. In exercise 16.11 nothing crashes.
+# **Explain.** Two of the stacks end in `dist.all_reduce`: those ranks wait for the third, which is in its own program. The error names ranks in the order of their numbers.
 #
 # ## The answer
 #

@@ -41,8 +41,6 @@ from course_lib.theory import Recipe, collectives, hardware, rounding, zero
 # The demo `one_update` writes all tensors of one update into a folder: the weights, the output of each module, the loss, and the gradients of all of them. It runs once as one process, and twice on two tensor-parallel ranks with the same weights and samples. One of the two parallel runs is right, the other has a bug:
 
 # %%
-
-# %%
 runs = Path(tempfile.mkdtemp(prefix="course_runs_"))
 
 
@@ -62,11 +60,7 @@ broken = one_update("broken", technique="tp", fault="no_f")
 # **Predict.** The loss of one process is 4.79. By what percentage does the loss of the broken run differ from it?
 
 # %%
-
-# %%
 loss_gap = predict("16.loss_gap", "Percent?", yours=None, unit="%")
-
-# %%
 
 # %%
 gap = 100 * abs(broken.loss - alone.loss) / alone.loss
@@ -74,15 +68,11 @@ assert gap < 1e-4
 expect(0, round(gap, 3), label="loss off by", unit="%", yours=loss_gap)
 
 # %%
-
-# %%
 for run in (alone, right, broken):
     print(f"{Path(run.folder).name:<7}{run.loss:.7f}")
 
 # %% [markdown]
 # **Explain.** Not at all. f does nothing in the forward pass, so only wrong gradients can change the loss, from the second update on. The loss is a poor witness: it speaks late, and says neither where nor why. So compare what it is made of, tensor by tensor:
-
-# %%
 
 # %%
 compared = comparing.compare(runs / "alone", runs / "broken")
@@ -93,7 +83,6 @@ healthy = comparing.compare(runs / "alone", runs / "right")
 assert healthy.verdict == "rounding"
 
 # %% tags=["drawing"]
-assert healthy.verdict == "rounding"
 figures.tensor_by_tensor(
     {"the right run": healthy.tensors, "the broken run": compared.tensors},
     "Two ranks against one process: all tensors of one update, in order",
@@ -122,8 +111,6 @@ figures.tensor_by_tensor(
 # So each number in bf16 is off by up to 0.4 %. That is one rounding. A sum of $n$ numbers makes $n - 1$. Here are 1,000 sums of 4,096 numbers, added one after the other in fp32:
 
 # %%
-
-# %%
 torch.manual_seed(0)
 numbers = torch.rand(4096, 1000)  # 1,000 sums
 total, so_far = torch.zeros(1000), {}
@@ -148,8 +135,6 @@ assert 1 < walk / one_by_one < 5
 # If all 4,095 roundings erred in the same direction, they would add up to about $n \cdot u$, 244 millionths; no order of summation is worse than $\gamma_n = nu/(1-nu)$ (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1). But some err up and some down. As in a random walk, typically $\sqrt{n} \cdot u$ is left (Higham and Mary 2019): $64 \cdot 2^{-24} = 3.8$ millionths. The measured error is a few times smaller, because most roundings are smaller than $u$, and because the first ones are made on a small total. The formula gives the size, not the exact value.
 
 # %% tags=["drawing"]
-
-# %%
 counts = [2**power for power in range(4, 13)]
 by_torch = [off(numbers[:n].T.contiguous().sum(1), n) for n in counts]
 assert by_torch[-1] < one_by_one / 10
@@ -180,8 +165,6 @@ figures.lines(
 # A layer norm divides by $\sqrt{\text{variance} + \varepsilon}$. In PyTorch $\varepsilon$ is $10^{-5}$. Some models were trained with $10^{-6}$; load one with the other value, and everything seems to work. Here are the right and the wrong version, once in fp32 and once in bf16:
 
 # %%
-
-# %%
 found = {}
 for precision in ("fp32", "bf16"):
     one_update(f"{precision} alone", ranks=1, precision=precision)
@@ -195,7 +178,6 @@ assert found["bf16"].verdict == "rounding"
 shutil.rmtree(runs)
 
 # %% tags=["drawing"]
-shutil.rmtree(runs)
 figures.tensor_by_tensor(
     {f"in {precision}": one.tensors for precision, one in found.items()},
     "The same bug in two precisions",
@@ -234,8 +216,6 @@ print(f"updates 250 to 300: at most {100 * max(gaps[250:]):.2g} % apart")
 assert max(gaps[:50]) < 1e-6 < max(gaps[250:])
 
 # %% tags=["drawing"]
-
-# %%
 tenths = [(start + 10, max(gaps[start : start + 10])) for start in range(0, 300, 10)]
 figures.lines(
     {"halves or whole": [(update, 1e6 * gap) for update, gap in tenths if gap]},
@@ -284,8 +264,6 @@ gbit = 8 * sent_bytes / extra_s / 1e9
 print(f"{sent_bytes / 1e9:.1f} GB in {extra_s:.2f} s: {gbit:.0f} Gbit/s")
 
 # %% tags=["drawing"]
-
-# %%
 figures.stacked_bars(
     {
         "1 node, measured": {"one node": one_node_s},
@@ -333,8 +311,6 @@ expect(two.many_s, seconds, within=0.3, label="update", unit="s")
 # An update on two nodes uses twice as many samples. So compare samples per second:
 
 # %%
-
-# %%
 for name in ("2 nodes, 200 Mbit/s", "2 nodes, 50 Mbit/s"):
     print(f"{name}: {2 * measured['1 node'] / measured[name]:.2f} times one node")
 assert 2 * measured["1 node"] < measured["2 nodes, 200 Mbit/s"]
@@ -345,8 +321,6 @@ assert 2 * measured["1 node"] < measured["2 nodes, 200 Mbit/s"]
 # ### Is a link slow?
 #
 # The step time does not say which link. Pairs of ranks do (section 16.9). Here are four ranks, two on each node. Every pair was tested several times, and its fastest time counts:
-
-# %%
 
 # %%
 matrix = recorded("two_nodes_pairs")
@@ -375,8 +349,6 @@ figures.pair_rates(tests, named_part, "Two nodes of two ranks, joined by 50 Mbit
 # The right-hand sides grow with the batch, and $x$ does not. So from some batch on, a second node always pays:
 
 # %%
-
-# %%
 for same_batch in (False, True):
     more = MoreNodes(measured["1 node"], exchange_s, same_batch=same_batch)
     kind = "strong" if same_batch else "weak"
@@ -390,11 +362,7 @@ for same_batch in (False, True):
 # **Predict.** Over 200 Mbit/s, both nodes accumulate 8 micro-batches per update. How many times the samples per second of one node do two nodes reach? (With one micro-batch it was 0.43.)
 
 # %%
-
-# %%
 accumulated = predict("16.accumulated", "Times one node?", yours=None)
-
-# %%
 
 # %%
 faster_s = collectives.seconds(
@@ -415,8 +383,6 @@ expect(
 # The same for any number of micro-batches. Above the dashed line the second node pays:
 
 # %% tags=["drawing"]
-
-# %%
 curves = {}
 for mbit, seconds in ((200, faster_s), (50, exchange_s)):
     speedups = [

@@ -52,7 +52,7 @@ _CALLS: dict[str, tuple[object, str]] = {
         "nobody",
         "at full load the power limit is normal",
     ),
-    "-q -d PERFORMANCE: HW Slowdown Active": ("hardware", "it never is normal"),
+    "-q -d PERFORMANCE: HW Slowdown Active": ("hardware", "it is never normal"),
     "nvlink -s: one of 18 links <inactive>, on one GPU of eight": (
         "hardware",
         "its neighbours have all of theirs",
