@@ -386,9 +386,6 @@ figures.meters(
 #
 # All that 100 % says is that some kernel ran all the time. GPUs that draw a sixth of their power, as GPU 1 did with 118 of 700 W, only wait. Look for the GPU that shows less than 100 %, and at its process.
 
-# %% [markdown] tags=["exercise"]
-# ## Exercises
-
 # %% tags=["exercise"]
 import statistics
 

@@ -571,7 +571,7 @@ check("16.4", line)
 # Kubernetes refuses this pod, which is meant for a node with 8 GPUs and RDMA. When somebody removed the line `requests`, it started without a GPU. On top of that, NCCL said `Using network Socket` in such pods, and a data loader died with a bus error. Correct the pod. Allow it what it needs, and no more.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Extended resources such as nvidia.com/gpu stand under limits; requests may repeat them.
 # RDMA locks the memory that it sends: which capability allows that, and nothing more?
 # /dev/shm of a pod is 64 MB: a volume emptyDir with medium: Memory, mounted there.

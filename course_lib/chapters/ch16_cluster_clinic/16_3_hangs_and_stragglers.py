@@ -537,7 +537,7 @@ quiz("16")
 # Four ranks train on gloo. In one run, rank 2 sleeps for an hour before it calls collective number 7, and the other ranks call it. In another run, ranks 1 and 3 sleep, and the others call `monitored_barrier`. Give lists of ranks, in order, and numbers.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Who has a time limit running: the rank that sleeps, or those that wait for it?
 # What is in the flight record of a rank that has not called a collective yet?
 # Rank 0 receives a message of each other rank, one after the other.
