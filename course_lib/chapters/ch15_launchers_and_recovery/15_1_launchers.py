@@ -289,8 +289,12 @@ found = json.loads(recorded("launchers_worlds"))
 expect(1, found["accelerate launch"], label="ranks", yours=ranks_found)
 assert found["torchrun, accelerate inside"] == 2
 
-# %% tags=["drawing"]
+# %%
 said = recorded("launchers")
+print(said.splitlines()[1])
+print(re.search("accelerate launch: 1 of 2 ranks.*other losses", said)[0])
+
+# %% tags=["drawing"]
 equal = re.findall(r"(.+): 2 of 2 ranks.* losses off by (\S+)", said)
 ways = {name: float(off) for name, off in equal}
 assert len(ways) == 7
