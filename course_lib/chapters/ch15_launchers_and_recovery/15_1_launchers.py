@@ -59,7 +59,7 @@ for local_rank in range(2):
 # | `LOCAL_WORLD_SIZE` | processes on this node | sharing the cores |
 # | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens | finding each other |
 #
-# All values are text: write `int(os.environ["RANK"])`. Note 002 chooses devices by `dev0 = rank * 2`. That is right on one node. On a second node with 8 GPUs, the first rank of four is rank 4 and asks for GPU 8, which does not exist. Each node numbers its GPUs from 0, and so does `LOCAL_RANK`.
+# All values are text: write `int(os.environ["RANK"])`. A node numbers its GPUs from 0, and `LOCAL_RANK` does the same. Note 002 gives each rank two GPUs, beginning with `dev0 = rank * 2`. That is right on one node of 8 GPUs. On a second node the first rank is rank 4, and it asks for GPU 8, which does not exist.
 #
 # A launcher has a second duty. If one of three ranks dies in an all-reduce, the other two cannot go on: Gloo raises an error, and NCCL's kernels wait for ten minutes (section 15.7). So the launcher ends them. Here each rank would sleep for a minute, but rank 1 ends after half a second with exit code 3:
 
@@ -171,7 +171,7 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 # | option | what it does | if it is wrong |
 # |---|---|---|
 # | `--ntasks-per-node=1` | one agent on each node | with 8, sixteen agents start; two meet, perhaps on one node, and the others wait |
-# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: torch finds no GPU |
+# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: the job owns no GPU, and torch may find none |
 # | `--exclusive` | whole nodes, with all cores | left out: a task gets one core, which eight ranks share |
 # | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint names no machine |
 # | `--nnodes=2` | how many agents must meet before anything starts | too many: it waits for a node that never comes |
@@ -302,7 +302,7 @@ title = "Losses on two ranks: millionths off from those of one process"
 figures.bars(ways, lambda off: f"{1e6 * off:,.1f}", title, style.INK, tens=True)
 
 # %% [markdown]
-# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one, without a word. The loss falls, and the global batch is half of what you wrote down. Under torchrun the same program finds both ranks. Six of the bars are rounding, whoever started the ranks, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with your plan.**
+# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one and gives no warning. The loss falls, and the global batch is half of what you wrote down. Under torchrun the same program finds both ranks. Six of the bars are rounding, whoever started the ranks, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with your plan.**
 #
 # The same setting has four names:
 #
@@ -319,9 +319,9 @@ figures.bars(ways, lambda off: f"{1e6 * off:,.1f}", title, style.INK, tens=True)
 #
 # ### Which setting wins?
 #
-# Under accelerate with DeepSpeed many settings can stand in two places, your program and `ds.json`.
+# Under accelerate with DeepSpeed many settings can be written in two places, your program and `ds.json`.
 #
-# **Predict.** The program says `Accelerator(gradient_accumulation_steps=4)`. Somebody has deleted the line `gradient_accumulation_steps` from `ds.json`. How many micro-batches are in an update?
+# **Predict.** The program says `Accelerator(gradient_accumulation_steps=4)`. The line `gradient_accumulation_steps` is missing from `ds.json`. How many micro-batches are in an update?
 
 # %%
 micro_batches = predict("15.wins", "Micro-batches in an update?", yours=None)
@@ -412,13 +412,13 @@ from course_lib.chapters.ch15_launchers_and_recovery import recovery
 # %% [markdown] tags=["exercise"]
 # ### 15.3 Implement: without torchrun
 #
-# Some start without torchrun: `srun --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 python job.py` starts all ranks at once. Slurm tells each of them `SLURM_PROCID` (its number among all tasks, from 0), `SLURM_NTASKS` (how many there are), `SLURM_NODEID` (its node, from 0),
+# You can start ranks without torchrun: `srun --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 python job.py` starts all ranks at once. Slurm gives each of them `SLURM_PROCID` (its number among all tasks, from 0), `SLURM_NTASKS` (how many there are), `SLURM_NODEID` (its node, from 0),
 # `SLURM_LOCALID` (its number on that node) and `SLURM_NTASKS_PER_NODE`. Write what turns these into the six variables of section 15.1, so that `init_process_group` works. As in every environment, all values are text. Usually Slurm numbers tasks node by node. With `--distribution=cyclic` it deals them out to
 # the nodes like cards, and your function must be right then, too.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
-# Four of the six stand in Slurm's variables already, as text.
+# Slurm's variables already hold four of the six, as text.
 # Dealt out like cards, task 1 is the first on node 1: which variable knows that it is 1?
 # The port is text as well.
 
@@ -513,7 +513,7 @@ check("15.9", claims)
 # %% [markdown] tags=["exercise"]
 # ### 15.10 Build: a launcher
 #
-# Write a launcher. It starts one command on every rank of its machine, tells each rank by six variables of its environment who it is and where all of them meet, and when one rank fails it ends the others. Then write how a rank enters the
+# Write a launcher. It starts one command on every rank of its machine, gives each rank its identity and the meeting point in six environment variables, and ends the others when one rank fails. Then write how a rank enters the
 # process group, and how it leaves it.
 #
 # `subprocess.Popen(command, env=…)` starts a process and returns at once. The object that it returns has `poll()` (None while the process runs, then its exit code), `wait(timeout)`, `terminate()` (SIGTERM: a request) and `kill()` (SIGKILL, which no process can
@@ -522,7 +522,7 @@ check("15.9", claims)
 # %% [raw] tags=["hints"]
 # importance 5, difficulty 3
 # subprocess.Popen(command, env=…) starts a process and does not wait for it. Its poll() is None while it runs, and its exit code afterwards.
-# The environment of a rank is the launcher's own, os.environ, and what the rank is told besides. On node 2 of nodes of 8 ranks, local rank 3 is rank 19.
+# The environment of a rank is the launcher's own, os.environ, plus the six variables. On node 2 of nodes of 8 ranks, local rank 3 is rank 19.
 # Ask all ranks in turn, every few hundredths of a second: while one still runs and none has failed, go on. any() of a list of None, 0 and 3 is True because of the 3.
 # try: start and watch; finally: end_ranks(ranks). What has ended already is not hurt by terminate().
 # end_ranks: terminate() all, then wait(timeout) for each until the grace is over; on subprocess.TimeoutExpired kill() it and wait().

@@ -189,7 +189,7 @@ commands.how_to_read(*rdma_commands)
 # %% [markdown]
 # ### Deeper: counters that are full, and the other commands of note 000
 #
-# Three counters in the readings stand at 255, 65,535 and 4,294,967,295, and stay there. Old counters have 8, 16 or 32 bits, stop at their end, and say nothing from then on:
+# Three counters in the readings show 255, 65,535 and 4,294,967,295, and no longer change. Old counters have 8, 16 or 32 bits, stop at their end, and say nothing from then on:
 
 # %%
 for sign in ports.counter_signs(before):
@@ -540,7 +540,7 @@ check("16.3", [healthy_ms, slow_ms, busbw_gb_s, without_ms])
 # %% [markdown] tags=["exercise"]
 # ### 16.4 Debug: a docker line from another machine
 #
-# This line starts a container on a node with Hygon's cards. Somebody takes it to a node with NVIDIA's. Correct it, and leave alone what is right.
+# This line starts a container on a node with Hygon's cards. Now it is to run on a node with NVIDIA's. Correct it, and leave alone what is right.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
@@ -568,11 +568,11 @@ check("16.4", line)
 # %% [markdown] tags=["exercise"]
 # ### 16.5 Debug: a pod that trains over TCP
 #
-# Kubernetes refuses this pod, which is meant for a node with 8 GPUs and RDMA. When somebody removed the line `requests`, it started without a GPU. On top of that, NCCL said `Using network Socket` in such pods, and a data loader died with a bus error. Correct the pod. Allow it what it needs, and no more.
+# Kubernetes refuses this pod, which is meant for a node with 8 GPUs and RDMA. Without the line `requests` it starts, but without a GPU. On top of that, NCCL said `Using network Socket` in such pods, and a data loader died with a bus error. Correct the pod. Allow it what it needs, and no more.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 3
-# Extended resources such as nvidia.com/gpu stand under limits; requests may repeat them.
+# Extended resources such as nvidia.com/gpu belong under limits; requests may repeat them.
 # RDMA locks the memory that it sends: which capability allows that, and nothing more?
 # /dev/shm of a pod is 64 MB: a volume emptyDir with medium: Memory, mounted there.
 
@@ -621,7 +621,7 @@ check("16.5", pod)
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
 # Two are right. Which numbers count one way, which both, and which are bits?
-# What does nvidia-smi count as busy, and what does -r say while somebody works?
+# What does nvidia-smi count as busy, and what does -r say while a job runs?
 
 # %% tags=["exercise"]
 claims = {

@@ -55,7 +55,7 @@ right = one_update("right", technique="tp")
 broken = one_update("broken", technique="tp", fault="no_f")
 
 # %% [markdown]
-# The bug is easily made. In front of an MLP stands the function f, which does nothing in the forward pass and adds up the gradients of all ranks in the backward pass (chapter 10). In one layer this sum is missing.
+# The bug is easily made. Before an MLP comes the function f, which does nothing in the forward pass and adds up the gradients of all ranks in the backward pass (chapter 10). In one layer this sum is missing.
 #
 # **Predict.** The loss of one process is 4.79. By what percentage does the loss of the broken run differ from it?
 
@@ -89,7 +89,7 @@ figures.tensor_by_tensor(
 )
 
 # %% [markdown]
-# Each mark is one tensor. Its height is its difference divided by the typical rounding. All tensors of the forward pass agree, and so do gradients, down to the MLP of layer 1. The gradient of the MLP's *input* does not agree, and that is where f stands. The report has one more hint: each rank's gradient is wrong alone, but their *sum* is right. So an all-reduce is missing.
+# Each mark is one tensor. Its height is its difference divided by the typical rounding. All tensors of the forward pass agree, and so do gradients, down to the MLP of layer 1. The gradient of the MLP's *input* does not agree, and that is where f is. The report has one more hint: each rank's gradient is wrong alone, but their *sum* is right. So an all-reduce is missing.
 #
 # In a terminal it takes three lines:
 #
@@ -405,7 +405,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** From 0.43 to 1.2. The exchange is as long as before, but eight times as much computing stands beside it. (Theory expected 1.5; the two cores of the recording had other work too.) Over 50 Mbit/s eight are not enough: the lines above ask for 12.
+# **Explain.** From 0.43 to 1.2. The exchange is as long as before, but eight times as much is computed for each exchange. (Theory expected 1.5; the two cores of the recording had other work too.) Over 50 Mbit/s eight are not enough: the lines above ask for 12.
 #
 # Everything that makes $x$ smaller moves the break-even. Try these in order:
 #
