@@ -274,10 +274,26 @@ assert max(often.parts, key=often.parts.get) == "restarting"
 # %% [markdown]
 # **Answers.** (1) From 10 to 40 minutes it costs four points at most; with an hour, ten. (2) Yes, 93 %, and restarts are the largest term. (3) Just not: even restarts in no time reach only 89.97 %, since saves and repeated work take 10 % by themselves.
 #
+# ### Saves that hide
+#
+# Most of all it helps if a save does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write, here a minute:
+
+# %%
+shard_bytes = sum(checkpoints["llama3-405b"].values()) / 16_384
+copy_s = shard_bytes / hardware.PCIE4.bytes_per_s
+behind = recovery.Saving(60, copy_s, mtbf_s, restart_s=600)
+print(f"{shard_bytes / 1e6:.0f} MB a GPU, copied in {1000 * copy_s:.0f} ms")
+print(", ".join(f"{name} {part:.2%}" for name, part in behind.parts.items()))
+assert round(behind.progress, 2) == 0.94
+
+# %% [markdown]
+# 94 % of the time is new work, and nearly all of the loss is restarts. (A failure during a write falls back to the save before, which costs another half per cent.)
+#
 # **Remember**
 # - Young: $\tau = \sqrt{2CM}$, with $M = m/n$. Saves and repeated work then cost the same.
 # - A factor of two in $\tau$ hardly matters, a factor of ten does.
 # - Restarts do not depend on $\tau$: they cost less only if they are shorter or rarer.
+# - Saves can hide behind training. Restarts cannot.
 
 # %% [markdown]
 # ### Deeper: Daly's model, and the mean over all failures
@@ -331,7 +347,9 @@ title, colours = "Time lost for each second of new work", {"lost": style.WARNING
 figures.stacked_bars(rows, title, "{:.1%}".format, colours=colours)
 
 # %% [markdown]
-# ### Deeper: more GPUs, and saves that hide
+# ### Deeper: more GPUs
+#
+# The more GPUs, the shorter the time between failures, and the shorter the best interval:
 
 # %% tags=["drawing"]
 of_one_s = 16_384 * mtbf_s
@@ -377,18 +395,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# With restarts of ten minutes even a save in one second gives only 63 %. On 16,384 GPUs saves weigh more, and what helps there is a save that does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write, here a minute:
-
-# %%
-shard_bytes = sum(checkpoints["llama3-405b"].values()) / 16_384
-copy_s = shard_bytes / hardware.PCIE4.bytes_per_s
-behind = recovery.Saving(60, copy_s, mtbf_s, restart_s=600)
-print(f"{shard_bytes / 1e6:.0f} MB a GPU, copied in {1000 * copy_s:.0f} ms")
-print(", ".join(f"{name} {part:.2%}" for name, part in behind.parts.items()))
-assert round(behind.progress, 2) == 0.94
-
-# %% [markdown]
-# 94 % of the time is new work, and nearly all of the loss is restarts. (A failure during a write falls back to the save before, which costs another half per cent.)
+# With restarts of ten minutes even a save in one second gives only 63 %.
 
 # %% [markdown]
 # ### A job that loses a rank
@@ -476,11 +483,11 @@ quiz("15")
 # [ ] a checkpoint of one rank
 # Why: The manifest is written last, when all shards are safe.
 #
-# Which of these gets the wrong update if each rank uses only its own rows?
-# [ ] AdamW
-# [ ] SGD with momentum
-# [x] Muon
-# Why: Muon makes the rows of the whole matrix orthogonal; the others treat single numbers.
+# An optimizer is built before `fully_shard`. What happens?
+# [ ] an error in its first step
+# [x] it changes no weight, without an error
+# [ ] the losses are those of one process
+# Why: FSDP2 replaces the parameters, and an optimizer skips tensors that get no gradient.
 
 # %% [markdown]
 # **Read on.** *torchrun (Elastic Launch)*, docs.pytorch.org/docs/stable/elastic/run.html. Llama 3, section 3.3.4 (arXiv:2407.21783). Daly 2006, *A higher order estimate of the optimum checkpoint interval*. Wan et al. 2024, *ByteCheckpoint* (arXiv:2407.20143). torchtitan (arXiv:2410.06511).

@@ -264,9 +264,9 @@ figures.flight_records(
 show_source(first_divergence)
 
 # %% [markdown]
-# ### Deeper: eighteen frames under your line
+# ### Deeper: the frames under your line
 #
-# Note 001 says that FSDP, being "deeply integrated", is harder to debug than plain data parallelism. Here is how much. Under your line modules call modules; then come FSDP2's hook before each unit, a wrapper that keeps the compiler out, the unshard and the gather: eighteen frames in torch 2.13, where a bare `dist.all_reduce` has two. DDP has three in its backward pass, but there Python's stack ends at `backward()`, because C++ starts the all-reduce. On a GPU the backward pass runs on a thread of autograd (PyTorch, *Autograd mechanics*), whose stack does not contain your line at all.
+# Note 001 says that FSDP, being "deeply integrated", is harder to debug than plain data parallelism. Here is how much. Under your line modules call modules; then come FSDP2's hook before each unit, a wrapper that keeps the compiler out, the unshard and the gather: nearly twenty frames in torch 2.13, where a bare `dist.all_reduce` has two. DDP has three in its backward pass, but there Python's stack ends at `backward()`, because C++ starts the all-reduce. On a GPU the backward pass runs on a thread of autograd (PyTorch, *Autograd mechanics*), whose stack does not contain your line at all.
 
 # %%
 own = max(place for place, line in enumerate(stacks[0]) if line.own)
