@@ -78,7 +78,7 @@ print(f"{per_gb:.2f} s of a processor for 1 GB: at 25 GB/s, {cores:.0f} cores")
 print("\n".join(output("ibstat_slow").shown.splitlines()[-19:]))
 
 # %% [markdown]
-# `mlx5_3` is the *device*, and `mlx5_3:1` is its port. Four lines count: `State`, `Physical state`, `Link layer`, and `Rate`, in Gb/s, one way, over all lanes. A cable has four **lanes** (通道), and `ibstatus` counts them. A lane carries 25 Gb/s in the InfiniBand generation called EDR, 50 in HDR and 100 in NDR. So a healthy HDR port says `200 Gb/sec (4X HDR)`:
+# `mlx5_3` is the *device*, `mlx5_3:1` its port. Four lines count: `State`, `Physical state`, `Link layer`, and `Rate`, in Gb/s, one way, over all lanes. A cable has four **lanes** (通道), and `ibstatus` counts them. A lane carries 25 Gb/s in the InfiniBand generation called EDR, 50 in HDR and 100 in NDR. So a healthy HDR port says `200 Gb/sec (4X HDR)`:
 
 # %%
 print("\n".join(output("ibstatus_slow").shown.splitlines()[-17:]))
@@ -88,7 +88,7 @@ for sign in ports.port_signs(ports.ibstat(output("ibstat_slow").text)):
 # %% [markdown]
 # `1X HDR`: three of the four lanes are gone. That is a plug or a cable, and no command can tell which end of it.
 #
-# `iblinkinfo`, as root on any node, prints width and speed of *every* link of the network, so you need not log in to 64 nodes. And `ib_write_bw --report_gbits` on one node, with `ib_write_bw --report_gbits NODE` on another, measures one pair of ports without GPUs and NCCL. If it comes near the rate, ports and cables are healthy, and the fault lies above them.
+# `iblinkinfo`, as root on any node, prints width and speed of *every* link of the network, so you need not log in to 64 nodes. And `ib_write_bw -d mlx5_3 --report_gbits` on one node, with the same command and that node's name on another, measures a pair of ports without GPUs and NCCL. If it comes near the rate, ports and cables are healthy, and the fault lies above them.
 #
 # ### What it costs
 #
