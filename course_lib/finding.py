@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_lib import chapters
-from course_lib.checking.texts import HEADING, TEXTS, cells_of
 from course_lib.problem import Problem
+from course_lib.texts import HEADING, TEXTS, cells_of
 
 FOLDER = Path(chapters.__file__).parent
 GLOSSARY, NOTES = "glossary.tsv", "from_the_notes.tsv"
@@ -130,8 +130,13 @@ def find(word: str) -> list[str]:
             )
     lines += [f"{_where(each)}" for each in known if asked in each.title.casefold()]
     lines += [f"exercise {key} {title}" for key, title in _exercises() if asked in title.casefold()]
-    if not lines:
-        lines = [_where(each) for each in known if asked in each.text.casefold()]
+    often = sorted(known, key=lambda each: -each.text.casefold().count(asked))
+    lines += [
+        _where(each)
+        for each in often[:5]
+        if asked in each.text.casefold()
+        and not any(line.startswith(_where(each)) for line in lines)
+    ]
     if not lines:
         raise ValueError(f"no section says {word!r}: try a shorter word, in English or Chinese")
     return list(dict.fromkeys(lines))

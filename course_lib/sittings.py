@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from course_lib import chapters
-from course_lib.checking.texts import TEXTS, Cell, asked_in, cells_of
+from course_lib.texts import TEXTS, Cell, asked_in, cells_of
 
 # Minutes of an honest learner. Fitted to four careful readers' estimates of 18 chapters (101,000
 # words, 1,290 cells, 189 exercises, 110 hours): the mean error of a chapter is 14 %, the largest
@@ -243,3 +243,28 @@ ROUTES = {
         Route("everything", "all of it", complete=True),
     )
 }
+
+
+class Overview:
+    """A table of the sittings with their minutes and one of the routes: the map of chapter 0."""
+
+    def _repr_markdown_(self) -> str:
+        lines = ["| | sitting | the question | minutes | exercises |", "|---|---|---|---|---|"]
+        for each in sittings():
+            exercises = sum(task.minutes for task in each.exercises)
+            link = f"[{each.title}]({each.name}.ipynb)"
+            cells = (each.number, link, each.question, f"{each.reading:.0f}", f"{exercises:.0f}")
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += ["", "| route | what it leads to | sittings | hours |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in route_rows()]
+        return "\n".join(lines)
+
+    __repr__ = _repr_markdown_
+
+
+def route_rows() -> list[tuple[str, str, str, str]]:
+    """Name, aim, number of sittings and hours of each route."""
+    return [
+        (f"`{each.name}`", each.about, str(len(each.sittings())), f"{each.hours:.1f}")
+        for each in ROUTES.values()
+    ]

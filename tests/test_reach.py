@@ -66,11 +66,13 @@ def reached(first: set[str]) -> set[str]:
 
 
 def text_uses(number: int) -> set[str]:
-    """What the text of a chapter imports, or names as in `launch.run`."""
-    (text,) = LIBRARY.glob(f"chapters/ch{number:02}_*/[0-9]*.py")
-    tree = ast.parse(text.read_text(encoding="utf-8"))
-    nodes = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
-    return used_in(tree, set().union(*map(names_of, nodes)))
+    """What the texts of a chapter import, or name as in `launch.run`."""
+    found = set()
+    for text in LIBRARY.glob(f"chapters/ch{number:02}_*/[0-9]*.py"):
+        tree = ast.parse(text.read_text(encoding="utf-8"))
+        nodes = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+        found |= used_in(tree, set().union(*map(names_of, nodes)))
+    return found
 
 
 def test_a_module_that_one_chapter_alone_reaches_is_in_its_room():

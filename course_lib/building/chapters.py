@@ -12,9 +12,9 @@ from pathlib import Path
 
 from course_lib.checking.exercises import Exercise, exercises_at
 from course_lib.checking.submissions.notebook import CHECK_CALL
-from course_lib.checking.texts import DATA_TAGS, HEADING, MARK, Cell, cells_of
 from course_lib.problem import Problem
 from course_lib.sittings import Sitting, sitting_of
+from course_lib.texts import DATA_TAGS, HEADING, MARK, Cell, cells_of
 
 ROOMS = Path("course_lib") / "chapters"
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"

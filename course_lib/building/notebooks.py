@@ -1,8 +1,8 @@
 """Turns a chapter's texts into the JSON of notebooks, deterministically.
 
 Each text becomes a notebook in notebooks/. Its cells tagged `exercise` go to the chapter's one file
-in exercises/ and in solutions/ instead; cells tagged `both` go to all three. A notebook begins and
-ends with a line of links, and says how long it takes.
+in exercises/ and in solutions/ instead. A notebook begins and ends with a line of links, and says
+how long it takes.
 """
 
 import ast
@@ -15,17 +15,16 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter, Text
-from course_lib.checking.texts import HEADING, Cell
 from course_lib.outline import CHAPTERS
 from course_lib.problem import Problem
 from course_lib.sittings import Sitting, Task, deeper_parts, reading_minutes
+from course_lib.texts import HEADING, Cell
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
     r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
 )
-_ROUTING_TAGS = {"exercise", "both"}
-_OUR_TAGS = _ROUTING_TAGS | {"drawing"}
+_OUR_TAGS = {"exercise", "drawing"}
 # The first line of a folded cell, which JupyterLab still shows.
 FOLD = "# Run this first: imports for the cells below"
 FOLD_DRAWING = "# Draws what is below"
@@ -112,7 +111,7 @@ def render_page(page: Text) -> str:
 
 def _exercise_cells(text: Text, chapter: Chapter, change: Callable[[str], str]) -> list[Cell]:
     """The cells of a text for exercises/ or solutions/, under its title if there are several."""
-    routed = [cell for cell in text.cells if _ROUTING_TAGS & set(cell.tags)]
+    routed = [cell for cell in text.cells if "exercise" in cell.tags]
     tasks = {task.id: task for task in text.sitting.exercises}
     cells = [_rated(replace(cell, source=change(cell.source)), tasks) for cell in routed]
     if cells and sum(each.has_exercises for each in chapter.texts) > 1:
@@ -342,8 +341,8 @@ class Links:
         The notebook with the line is in bold.
         """
         own = [text for text in chapter.texts if text in self.thread]
-        first = self.thread.index(here if here in own else own[0])  # type: ignore[arg-type]
-        last = self.thread.index(here if here in own else own[-1])  # type: ignore[arg-type]
+        first = self.thread.index(here if here in own else own[0])
+        last = self.thread.index(here if here in own else own[-1])
         folder = here if isinstance(here, str) else "notebooks"
         parts = [_link(f"← {text.title}", text.name, folder) for text in self.thread[:first][-1:]]
         for text in chapter.texts if chapter.has_exercises or len(chapter.texts) > 1 else ():

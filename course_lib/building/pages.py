@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.building.chapters import ROOMS, Chapter, Text
-from course_lib.checking.texts import Cell
 from course_lib.finding import NOTES, Section, Term, read_notes, read_terms, sections, teaching
+from course_lib.texts import Cell
 
 _NUMBER = re.compile(r"(?<![\d.])\d{1,2}(?:\.\d{1,2})?(?![\d.])")
 

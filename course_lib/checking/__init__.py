@@ -18,8 +18,8 @@ from course_lib.checking.helpers import (
     run,
 )
 from course_lib.checking.predictions import Prediction, expect, predict
+from course_lib.checking.questions import Question
 from course_lib.checking.races import race
-from course_lib.checking.texts import Question
 
 __all__ = [
     "CheckFailed",

@@ -11,8 +11,8 @@ from course_lib.checking.exercises import Exercise, Unanswered, Wrong
 from course_lib.checking.helpers import described, require_answer
 from course_lib.checking.own_work import following, learners_line
 from course_lib.checking.races import Race
-from course_lib.checking.texts import asked, room_of
 from course_lib.mine import BY_FILE
+from course_lib.texts import asked, room_of
 
 _EMPTY = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from course_lib import chapters as rooms
-from course_lib.checking.texts import asked
+from course_lib.texts import asked
 
 KINDS = ("calculate", "implement", "debug", "predict", "build")
 

@@ -18,12 +18,13 @@ from course_lib.checking.exercises import (
     kept,
 )
 from course_lib.checking.own_work import learners_line, noted
+from course_lib.checking.questions import Question, questions
 from course_lib.checking.submissions.answers import hand_over, is_graded
-from course_lib.checking.texts import Question, questions, room_of
 from course_lib.checking.values import to_builtin
 from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem
 from course_lib.show import Source
+from course_lib.texts import room_of
 
 if TYPE_CHECKING:
     from course_lib.checking.widgets import QuizWidget

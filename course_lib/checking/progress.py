@@ -30,6 +30,7 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     "capstone": {"at": str},  # a plan and a run; the report of chapter 17 validates the rest
     "hunts": {"best_s": float, "doctor_s": float, "at": str},
     "quizzes": {**dict.fromkeys(("right", "of", "best"), int), "at": str},
+    "route": {"name": str},
 }
 
 

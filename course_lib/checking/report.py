@@ -9,6 +9,7 @@ from course_lib.checking.exercises import chapters, exercises_of
 from course_lib.checking.gaps import how_far
 from course_lib.checking.hunts import CAUSES
 from course_lib.outline import CHAPTERS
+from course_lib.sittings import ROUTES, Route, Sitting
 
 _WIDTH = 41
 _SCALE_HEAD = f"{'1/100':<9}{'1/10':<10}{'1':<9}{'10':<9}100"
@@ -24,7 +25,61 @@ def summary() -> dict[str, Any]:
         row = {"id": exercise.id, "title": exercise.title, "kind": exercise.kind}
         exercises.append(row | {name: record[name] for name in nothing})
     others = {section: kept[section] for section in ("predictions", "hunts", "quizzes")}
-    return {"file": str(progress.path()), "exercises": exercises, **others}
+    data = {"file": str(progress.path()), "exercises": exercises, **others}
+    return data | {"route": on_route(data)}
+
+
+# --- Where one is on a route ----------------------------------------------------------------------
+
+
+def chosen() -> Route:
+    """The route that the learner chose, else the thread."""
+    name = progress.read()["route"].get("chosen", {}).get("name")
+    return ROUTES.get(name, ROUTES["thread"])
+
+
+def choose(name: str) -> None:
+    """Keep a route for `course progress` and `course lab`. Raises ValueError if it is unknown."""
+    if name not in ROUTES:
+        raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {name!r}: choose one")
+    progress.update("route", "chosen", lambda record: record.update(name=name))
+
+
+def next_notebook() -> str:
+    """The notebook that comes next on the learner's route; "" before the first is done."""
+    at = summary()["route"]
+    return f"notebooks/{at['next']}.ipynb" if at["done"] and at["next"] else ""
+
+
+def on_route(data: dict[str, Any]) -> dict[str, Any]:
+    """How much of the chosen route is done, and the name of the sitting that comes next."""
+    route = chosen()
+    own = route.sittings()
+    passed = {row["id"] for row in data["exercises"] if row["status"] == "pass"}
+    made = {key for key, record in data["predictions"].items() if "yours" in record}
+    done = [_is_done(sitting, route, passed, made) for sitting in own]
+    last = max((index for index, each in enumerate(done) if each), default=-1)
+    order = [*range(last + 1, len(own)), *range(last + 1)]
+    todo = [own[index].name for index in order if not done[index]]
+    left = sum(route.minutes(own[index]) for index, each in enumerate(done) if not each)
+    return {
+        "name": route.name,
+        "sittings": len(own),
+        "done": sum(done),
+        "hours": route.hours,
+        "hours_left": left / 60,
+        "next": todo[0] if todo else None,
+    }
+
+
+def _is_done(sitting: Sitting, route: Route, passed: set[str], made: set[str]) -> bool:
+    """Whether all its exercises on the route have passed and half of its predictions are made."""
+    exercises = [task.id for task in route.tasks(sitting)]
+    predicted = sum(key in made for key in sitting.predictions)
+    begun = predicted or passed & {task.id for task in sitting.exercises}
+    return (
+        bool(begun) and passed.issuperset(exercises) and 2 * predicted >= len(sitting.predictions)
+    )
 
 
 def in_brief() -> str:
@@ -57,8 +112,15 @@ def as_text(data: dict[str, Any]) -> str:
         found = sum("best_s" in record for record in data["hunts"].values())
         lines.append(f"the hunt: {found} of {len(CAUSES)} faults found, see `course hunt --table`")
     lines += predictions_lines(data["predictions"])
-    lines.append(f"kept in {data['file']}")
+    lines += [_route_line(data["route"]), f"kept in {data['file']}"]
     return "\n".join(lines)
+
+
+def _route_line(at: dict[str, Any]) -> str:
+    done = f"{at['done']} of {at['sittings']} sittings done"
+    hours = f"about {at['hours_left']:.0f} of {at['hours']:.0f} hours left"
+    tail = f", next: notebooks/{at['next']}.ipynb" if at["next"] else ""
+    return f"route {at['name']}: {done}, {hours}{tail}"
 
 
 def _exercise_lines(rows: list[dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib.checking.texts import Question, feedback, record
+from course_lib.checking.questions import Question, feedback, record
 from course_lib.checking.values import split
 from course_lib.notebook import browser_code
 from course_lib.validation import told

@@ -1,4 +1,4 @@
-"""`course lab`: opens JupyterLab at the first notebook."""
+"""`course lab`: opens JupyterLab."""
 
 from course_lib.lab.start import command, has_browser, open_lab, repository, require_free
 

@@ -1,4 +1,4 @@
-"""Starts JupyterLab at the first notebook, configured for responsive sliders."""
+"""Starts JupyterLab at the next notebook of the learner's route, configured for fast sliders."""
 
 import importlib.util
 import os
@@ -54,12 +54,12 @@ def _is_clone(folder: Path) -> bool:
     return (folder / FIRST).is_file() and (folder / "course_lib").is_dir()
 
 
-def command(root: Path, port: int | None, browser: bool) -> list[str]:
-    """The command line that starts JupyterLab at the first notebook with this Python."""
+def command(root: Path, port: int | None, browser: bool, notebook: str = FIRST) -> list[str]:
+    """The command line that starts JupyterLab at a notebook with this Python."""
     arguments = [
         *(sys.executable, "-m", "jupyter", "lab"),
         f"--ServerApp.root_dir={root}",
-        f"--LabApp.default_url=/lab/tree/{FIRST}",
+        f"--LabApp.default_url=/lab/tree/{notebook}",
         f"--ServerApp.kernel_websocket_connection_class={PROMPT}",
         f"--ServerApp.contents_manager_class={CONTENTS}",
         f"--LabApp.extra_labextensions_path={STYLE}",
@@ -121,8 +121,8 @@ def has_browser() -> bool:
     return True
 
 
-def open_lab(port: int | None = None, browser: bool = True) -> int:
-    """Run JupyterLab until it exits; return its exit code.
+def open_lab(port: int | None = None, browser: bool = True, notebook: str = "") -> int:
+    """Run JupyterLab at a notebook, by default the first, until it exits; return its exit code.
 
     Raises Problem as `repository`, `require_writable` and `require_free` do, or if JupyterLab is
     not installed.
@@ -137,7 +137,7 @@ def open_lab(port: int | None = None, browser: bool = True) -> int:
         browser = False
         print("No browser was found: open the address that Jupyter prints below in one.")
     print(f"The course in {root}")
-    arguments = command(root, port, browser)
+    arguments = command(root, port, browser, notebook if (root / notebook).is_file() else FIRST)
     sys.stdout.flush()
     if os.name == "posix":
         # JupyterLab replaces this process, so that ending it leaves nothing behind.

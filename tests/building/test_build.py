@@ -17,19 +17,30 @@ from course_lib.building.notebooks import FOLD, solved, unsolved, with_papers
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTER = '''\
-# %% [markdown]
+DATA = """\
+# %% [raw] tags=["sitting"]
+# question: How many steps?
+# importance: 4
+# difficulty: 3
+# group: alone
+
+"""
+CHAPTER = f'''\
+{DATA}# %% [markdown]
 # # 1 Steps and batches
 # Text with × and 步.
 
-# %% tags=["both"]
+# %%
+from course_lib import expect
+
+# %%
+only_in_the_chapter = 1
+
+# %%
+only_in_the_chapter = 1
+
+# %% tags=["exercise"]
 from course_lib import check
-
-# %%
-only_in_the_chapter = 1
-
-# %%
-only_in_the_chapter = 1
 
 # %% [markdown] tags=["exercise"]
 # ### 1.1 Calculate: count
@@ -37,6 +48,7 @@ only_in_the_chapter = 1
 # How many?
 
 # %% [raw] tags=["hints"]
+# importance 5, difficulty 1
 # Divide.
 
 # %% tags=["exercise", "kept-tag"]
@@ -71,7 +83,9 @@ def _count(answer): ...
 @exercise("1.2")
 def _steps(function): ...
 """
-START = "# %% [markdown]\n# # Start here\n\n# %%\n1 + 1\n"
+START = f"{DATA}# %% [markdown]\n# # Start here\n\n# %%\n1 + 1\n"
+PLAN = "about 5 min · importance 4 of 5 · difficulty 3 of 5*"
+RATED = "*importance 3 of 5 · difficulty 3 of 5 · about 10 min*"
 
 
 @pytest.fixture
@@ -131,23 +145,28 @@ def test_cells_go_where_their_tags_say(root):
     chapter = sources(root / "notebooks" / "01_steps.ipynb")
     exercises = sources(root / "exercises" / "01_steps.ipynb")
     solutions = sources(root / "solutions" / "01_steps.ipynb")
-    assert chapter[1].startswith("# 1 Steps and batches")
-    assert chapter[2:-1] == [
-        f"{FOLD}\nfrom course_lib import check",
+    assert chapter[1].startswith(f"# 1 Steps and batches\n\n*Chapter 1, Steps and batches · {PLAN}")
+    assert chapter[2:-2] == [
+        f"{FOLD}\nfrom course_lib import expect",
         *["only_in_the_chapter = 1"] * 2,
+    ]
+    assert chapter[-2].split("\n")[4:] == [
+        "| 1.1 Calculate: count | 5 of 5 | 1 of 5 | 5 min |",
+        "| 1.2 Implement: steps | 3 of 5 | 3 of 5 | 10 min |",
     ]
     assert exercises[2:-1] == [
         "from course_lib import check",
-        "### 1.1 Calculate: count\n\nHow many?",
+        "### 1.1 Calculate: count\n\n"
+        "*importance 5 of 5 · difficulty 1 of 5 · about 5 min*\n\nHow many?",
         'answer = ...\ncheck("1.1", answer)',
-        "### 1.2 Implement: steps",
+        f"### 1.2 Implement: steps\n\n{RATED}\n",
         'def steps(samples: int) -> int:\n    """Steps."""\n    ...',
         'check("1.2", steps)',
     ]
     assert not (root / "exercises" / "00_start_here.ipynb").exists()
     assert solutions[4:7] == [
         'answer = 125\ncheck("1.1", answer)',
-        "### 1.2 Implement: steps",
+        f"### 1.2 Implement: steps\n\n{RATED}\n",
         'def steps(samples: int) -> int:\n    """Steps."""\n    return samples',
     ]
 
@@ -190,7 +209,7 @@ def test_equal_cells_have_ids_of_their_own_and_ids_follow_the_source(root):
     after = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
     assert [old == new for old, new in zip(before, after, strict=True)].count(False) == 1
     cells = json.loads((root / "notebooks" / "01_steps.ipynb").read_text())["cells"]
-    assert cells[-2]["id"] == cells[-3]["id"] + "-2" and cells[-1]["id"] == cells[0]["id"] + "-2"
+    assert cells[-3]["id"] == cells[-4]["id"] + "-2" and cells[-1]["id"] == cells[0]["id"] + "-2"
 
 
 S, E, GIVEN = "### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN GIVEN"
@@ -233,15 +252,14 @@ def test_solutions_are_cut_out_and_take_the_place_of_dots(source, asked, answere
     ],
 )
 def test_cells_that_only_prepare_are_folded_where_nobody_types(root, source, folded):
-    chapter = f'{CHAPTER}\n# %% tags=["both"]\n{source}\n'
-    text_of(root, "01_steps").write_text(chapter, encoding="utf-8")
-    build(root)
-    for folder in FOLDERS:
-        cells = json.loads((root / folder / "01_steps.ipynb").read_text(encoding="utf-8"))["cells"]
+    for folder, tags, place in (("notebooks", "", -3), ("exercises", ' tags=["exercise"]', -2)):
+        chapter = f"{CHAPTER}\n# %%{tags}\n{source}\n"
+        text_of(root, "01_steps").write_text(chapter, encoding="utf-8")
+        build(root)
+        cell = json.loads((root / folder / "01_steps.ipynb").read_text("utf-8"))["cells"][place]
         here = folded and folder == "notebooks"
-        assert ("jupyter" in cells[-2]["metadata"]) == here
-        # All that JupyterLab shows of it.
-        assert cells[-2]["source"][0].startswith(FOLD) == here
+        assert ("jupyter" in cell["metadata"]) == here
+        assert cell["source"][0].startswith(FOLD) == here  # all that JupyterLab shows of it
 
 
 def test_a_fold_that_the_reader_opens_is_no_fault_and_one_that_build_misses_is(root, monkeypatch):
@@ -256,7 +274,7 @@ def test_a_fold_that_the_reader_opens_is_no_fault_and_one_that_build_misses_is(r
 
 
 def test_every_notebook_leads_to_its_neighbours(root):
-    text_of(root, "02_last").write_text("# %% [markdown]\n# # 2 The last\n")
+    text_of(root, "02_last").write_text(f"{DATA}# %% [markdown]\n# # 2 The last\n")
     build(root)
     lines = {path: sources(path)[0] for path in snapshot(root)}
     assert all(sources(path)[-1] == line for path, line in lines.items())
@@ -292,15 +310,15 @@ def _without(text, line):
 @pytest.mark.parametrize(
     ("text", "line", "word"),
     [
-        (_without(CHAPTER, "### END SOLUTION\n"), 24, "has no end"),
-        (_without(CHAPTER, "### BEGIN SOLUTION\n"), 25, "never began"),
-        (CHAPTER + "### BEGIN SOLUTION\n", 44, "has no end"),
-        (CHAPTER.replace("### BEGIN SOLUTION", "x ### BEGIN SOLUTION"), 24, "alone on its line"),
-        (CHAPTER.replace("### END SOLUTION", "### END GIVEN"), 24, "add `### END SOLUTION`"),
-        (CHAPTER.replace("only_in_the_chapter = 1", "### BEGIN GIVEN"), 9, "has no end"),
+        (_without(CHAPTER, "### END SOLUTION\n"), 34, "has no end"),
+        (_without(CHAPTER, "### BEGIN SOLUTION\n"), 35, "never began"),
+        (CHAPTER + "### BEGIN SOLUTION\n", 54, "has no end"),
+        (CHAPTER.replace("### BEGIN SOLUTION", "x ### BEGIN SOLUTION"), 34, "alone on its line"),
+        (CHAPTER.replace("### END SOLUTION", "### END GIVEN"), 34, "add `### END SOLUTION`"),
+        (CHAPTER.replace("only_in_the_chapter = 1", "### BEGIN GIVEN"), 15, "has no end"),
         ("x = 1\n" + CHAPTER, 1, "before the first cell"),
-        (CHAPTER.replace("# %% [markdown]\n# # 1", "# %%[markdown]\n# # 1"), 1, "begins no cell"),
-        (CHAPTER.replace('tags=["exercise"]\ndef', "tags=exercise\ndef"), 35, "begins no cell"),
+        (CHAPTER.replace("# %% [markdown]\n# # 1", "# %%[markdown]\n# # 1"), 7, "begins no cell"),
+        (CHAPTER.replace('tags=["exercise"]\ndef', "tags=exercise\ndef"), 45, "begins no cell"),
     ],
 )
 def test_a_fault_gets_one_sentence_with_file_and_line(root, text, line, word):
@@ -314,10 +332,22 @@ def test_a_fault_gets_one_sentence_with_file_and_line(root, text, line, word):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda root: text_of(root, "01_other").write_text(START), "01_other.py has number 01 too"),
         (
-            lambda root: text_of(root, "x").with_name("1.py").write_text(START),
-            "a chapter is named like",
+            lambda root: text_of(root, "01_zteps").write_text(START),
+            "ch01_steps has this number too",
+        ),
+        (
+            lambda root: text_of(root, "01_steps").with_name("02_more.py").write_text(START),
+            "a text is named like",
+        ),
+        (lambda root: text_of(root, "02_x").write_text("# %%\n1\n"), "02_x says no question"),
+        (
+            lambda root: text_of(root, "02_x").write_text(START.replace("4", "6")),
+            "importance of 02_x must be 1 to 5",
+        ),
+        (
+            lambda root: text_of(root, "02_x").write_text(f"{START}\n# %% [markdown]\n# [a](09)\n"),
+            "a link leads to 09",
         ),
         (lambda root: shutil.rmtree(root / ROOMS), "has no chapters"),
     ],
@@ -393,15 +423,11 @@ def test_the_remedy_of_an_edit_ends_it(root):
         "chapter\tterm\t中文\tmeaning\t又作\n1\tstep\t步\tOne step.\n", encoding="utf-8"
     )
     build(root)
-    edited = [root / "notebooks" / name for name in ("01_steps.ipynb", "glossary.ipynb")]
-    for path in edited:
-        edit(path, answer_it)
-    assert [fault.text for fault in compare(root)] == [
-        f"move the edit to {ROOMS / source}, delete this notebook, then run `course build`"
-        for source in ("ch01_steps/01_steps.py", "glossary.tsv")
-    ]
-    for path in edited:
-        path.unlink()
+    path = root / "notebooks" / "01_steps.ipynb"
+    edit(path, answer_it)
+    remedy = f"move the edit to the text in {ROOMS}, delete this notebook, then run `course build`"
+    assert [fault.text for fault in compare(root)] == [remedy]
+    path.unlink()
     build(root)
     assert compare(root) == []
 

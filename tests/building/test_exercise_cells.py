@@ -27,19 +27,19 @@ UNDER_ONE = SECOND_CELLS.replace("### 1.2 Implement", "Implement").replace(SECON
 TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + UNDER_ONE
 # What is wrong: (chapter, checks, what the sentence must name).
 FAULTS = {
-    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:29", "1.2", "exercises.py"]),
-    "no checks at all": (CHAPTER, "", ["steps.py:14", "1.1", "exercises.py"]),
+    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:39", "1.2", "exercises.py"]),
+    "no checks at all": (CHAPTER, "", ["steps.py:23", "1.1", "exercises.py"]),
     "no cells": (FIRST_CELLS, CHECKS, ["exercises.py", "1.2", "01_steps.py"]),
-    "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:14", "1.1", 'check("1.1"']),
-    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:29", "1.2"]),
-    "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:14", "1.1"]),
-    "another's check": (CHAPTER.replace(FIRST, SECOND), CHECKS, ["steps.py:14", "1.1", "1.2"]),
+    "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:23", "1.1", 'check("1.1"']),
+    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:39", "1.2"]),
+    "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:23", "1.1"]),
+    "another's check": (CHAPTER.replace(FIRST, SECOND), CHECKS, ["steps.py:23", "1.1", "1.2"]),
     "another chapter's check": (
         CHAPTER.replace(SECOND, 'check("2.2", steps)'),
         CHECKS,
-        ["steps.py:29", "1.2", "2.2"],
+        ["steps.py:39", "1.2", "2.2"],
     ),
-    "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:14", "1.1"]),
+    "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:23", "1.1"]),
     "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["01_steps.py", "1.2", "2 times"]),
     "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["exercises.py", "1.1", "2 times"]),
     "a title that ends like a sentence": (
@@ -52,7 +52,7 @@ FAULTS = {
     "a solution outside": (
         CHAPTER.replace(' tags=["exercise", "kept-tag"]\nanswer', "\nanswer"),
         CHECKS,
-        ["steps.py:22", 'tags=["exercise"]'],
+        ["steps.py:32", 'tags=["exercise"]'],
     ),
     "an unknown kind": (CHAPTER.replace("Implement", "Guess"), CHECKS, ["exercises.py", "guess"]),
     "an id of no form": (CHAPTER, CHECKS.replace('"1.2"', '"1.x"'), ["exercises.py", "1.x"]),

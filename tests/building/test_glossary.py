@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from course_lib import outline
-from course_lib.building.chapters import TABLE, glossary, read_chapters, read_terms
+from course_lib.building.chapters import read_chapters
+from course_lib.building.pages import pages
+from course_lib.finding import GLOSSARY, find, read_notes, read_terms, sections
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).parents[2]
-TERMS = read_terms(ROOT)
+TERMS = read_terms()
 CHINESE = "[\u4e00-\u9fff]"
 
 
@@ -47,13 +49,37 @@ def test_no_term_stands_twice():
     assert not also & {term.chinese for term in TERMS}
 
 
-def test_the_page_links_to_the_chapters():
-    (cell,) = glossary(ROOT, {1: "01_steps"}).cells
-    assert (
-        "| epoch | 轮次 | One pass over the whole data set. | [1](01_steps.ipynb) |" in cell.source
+def test_the_pages_link_to_the_sections():
+    glossary, from_the_notes = (page.cells[0].source for page in pages(ROOT, read_chapters(ROOT)))
+    assert re.search(
+        r"\| epoch \| 轮次 \| One pass over .*? \| \[1\.1\]\(01_\w+\.ipynb#1\.1-", glossary
     )
-    assert "| bubble | 气泡 (又作 泡沫) | The time" in cell.source
-    assert cell.source.count("\n| ") == len(TERMS) + 1
+    assert "| bubble | 气泡 (又作 泡沫" in glossary
+    assert glossary.count("\n| ") == len(TERMS) + 1
+    linked = re.findall(r"\[(\d+(?:\.\d+)?)\]\(\d\d_\w+\.ipynb", from_the_notes)
+    assert len(linked) >= len(read_notes()) and "4.3" in linked
+
+
+def test_every_section_that_the_notes_lead_to_exists():
+    known = {each.number for chapter in read_chapters(ROOT) for each in sections(paths(chapter))}
+    named = {number for row in read_notes() for number in re.findall(r"\d+\.\d+", row.where)}
+    assert named <= known
+
+
+def paths(chapter):
+    return [text.path for text in chapter.texts]
+
+
+@pytest.mark.parametrize(
+    ("word", "section"), [("梯度累加", "2.1 "), ("Reduce-Scatter", "6.1 "), ("alpha", "")]
+)
+def test_a_word_leads_to_sections(word, section):
+    assert any(line.startswith(section) for line in find(word))
+
+
+def test_a_word_that_nobody_says():
+    with pytest.raises(ValueError, match="no section says 'xyzzy'"):
+        find("xyzzy")
 
 
 HEAD = "chapter\tterm\t中文\tmeaning\t又作\n"
@@ -69,7 +95,6 @@ HEAD = "chapter\tterm\t中文\tmeaning\t又作\n"
     ],
 )
 def test_a_bad_row_is_named(tmp_path, text, words):
-    (tmp_path / TABLE).parent.mkdir(parents=True)
-    (tmp_path / TABLE).write_text(text, encoding="utf-8")
+    (tmp_path / GLOSSARY).write_text(text, encoding="utf-8")
     with pytest.raises(Problem, match=words):
         read_terms(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import cli
 from course_lib.checking import check, hint, predict, progress, report
-from course_lib.checking.texts import record
+from course_lib.checking.questions import record
 from course_lib.home import home
 
 
@@ -23,6 +23,7 @@ def test_nothing_recorded_reads_as_empty(home):
         "capstone": {},
         "hunts": {},
         "quizzes": {},
+        "route": {},
     }
     assert not home.exists()
 

@@ -157,10 +157,10 @@ def test_a_problem_is_one_sentence_and_an_interrupt_is_quiet(monkeypatch, refuse
 
 def test_lab_options_are_passed_on(monkeypatch, call):
     asked = []
-    monkeypatch.setattr(lab, "open_lab", lambda port, browser: asked.append((port, browser)) or 0)
+    monkeypatch.setattr(lab, "open_lab", lambda *given: asked.append(given) or 0)
     call("lab")
     call("lab --port 9000 --no-browser")
-    assert asked == [(None, True), (9000, False)]
+    assert asked == [(None, True, ""), (9000, False, "")]
 
 
 # --- demo -------------------------------------------------------------------------------------
@@ -333,7 +333,9 @@ def test_doctor_exits_with_1_only_if_something_is_missing(monkeypatch, call):
 def test_build_check_names_files_and_the_remedy(tmp_path, monkeypatch, call, refused, capsys):
     room = tmp_path / "course_lib" / "chapters" / "ch00_start"
     room.mkdir(parents=True)
-    (room / "00_start.py").write_text("# %% [markdown]\n# # Start\n")
+    data = "question: Why?\n# importance: 1\n# difficulty: 1\n# group: alone"
+    text = f'# %% [raw] tags=["sitting"]\n# {data}\n\n# %% [markdown]\n# # Start\n'
+    (room / "00_start.py").write_text(text)
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
     assert cli.main(["build", "--check"]) == 1
     assert capsys.readouterr().err == (

@@ -2,7 +2,7 @@
 
 import argparse
 
-ABOUT = "open JupyterLab at the first notebook"
+ABOUT = "open JupyterLab at the notebook that comes next"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -14,5 +14,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stay until JupyterLab ends."""
     from course_lib import lab
+    from course_lib.checking import report
 
-    return lab.open_lab(arguments.port, browser=not arguments.no_browser)
+    return lab.open_lab(arguments.port, not arguments.no_browser, report.next_notebook())

@@ -9,7 +9,8 @@ ABOUT = "show what is done"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Show, or start over."""
+    """Show, choose a route, or start over."""
+    parser.add_argument("--route", help="follow evening, two-days, thread or everything")
     parser.add_argument("--reset", action="store_true", help="start over; asks first")
     add_json_option(parser)
 
@@ -20,6 +21,8 @@ def run(arguments: argparse.Namespace) -> Answer | int:
 
     if arguments.reset:
         return _reset()
+    if arguments.route:
+        report.choose(arguments.route)
     data = report.summary()
     return Answer(report.as_text(data), data)
 
