@@ -111,7 +111,8 @@ figures.consumers(
 # %% [markdown]
 # The model states alone are 24.92 GB, so no smaller batch makes this training fit on a card of 24 GB. In a published case (huggingface.co/blog/pytorch-fsdp) two such cards could
 # train it only after the model states had been divided between them.
-#
+
+# %% [markdown]
 # ### One update, point by point
 #
 # When is each consumer there? A GPT of 4 layers, in which 64 numbers stand for each token, has 0.85 MB of weights in

@@ -146,7 +146,8 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 # %% [markdown]
 # **Framework overhead** has no formula. PyTorch's first use of CUDA may take 0.5 to 2 GB (Bekman, *Machine Learning Engineering*, training/performance), and NCCL 688 MiB for a group of four
 # A100s (NVIDIA/nccl, issue 964). This course takes 1 GiB for all of it, by convention.
-#
+
+# %% [markdown]
 # ### The peak is one point of the step
 #
 # The seven consumers are never there all at once, so their sum is too high. An update has four points at which the most memory may be needed:

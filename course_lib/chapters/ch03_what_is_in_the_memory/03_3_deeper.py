@@ -576,7 +576,8 @@ print(f"{len(predicted_file):,} B of snapshot, {len(trace['traceEvents'])} event
 # | `AdamW8bit` | `bitsandbytes.optim.AdamW8bit`, `torchao.optim.AdamW8bit` |
 # | `round_to` with fp8 | Transformer Engine's recipes (`Float8CurrentScaling`, `Float8BlockScaling`), torchao's `convert_to_float8_training` |
 # | `log_memory`, `record_history` | `torch.cuda.max_memory_allocated`, `torch.cuda.memory._record_memory_history` |
-#
+
+# %% [markdown]
 # ## The answer
 #
 # 8 bits are enough for AdamW's two numbers, if each block of 256 has a scale and the levels come close to zero: 2 bytes per parameter in place of 8, and weights that end 3 % away from those of fp32. 8 bits are enough for matrix products as well, with a scale for each tensor or block: the loss ends
