@@ -1,7 +1,7 @@
 """DDP training with gradient accumulation, proven equal to one process.
 
 A small GPT on real text: each rank takes its own samples; DistributedDataParallel, and then DDP
-written out (scratch/replicas/ddp.py), average the gradients. One process trains the same model on
+written out (scratch/ddp.py), average the gradients. One process trains the same model on
 all samples, to prove them equal.
 Run it with `course demo ddp --ranks 2`, or under torchrun.
 """
