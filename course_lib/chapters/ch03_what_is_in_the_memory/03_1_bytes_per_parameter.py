@@ -14,8 +14,8 @@
 # By the end of this sitting you can
 #
 # - name the seven consumers of a GPU's memory (显存), and say when each of them is there,
-# - compute the bytes that a model's parameters cost in training, exactly,
-# - say why one tool counts 16 bytes per parameter, another 18 and a third 20, and which of them is right,
+# - compute exactly how many bytes a model's parameters cost in training,
+# - say why one tool counts 16 bytes per parameter, another 18 and a third 20,
 # - tell GB from GiB before the confusion costs you 7 %.
 #
 # You need chapter 1. Everything here is for one GPU. Chapters 8 to 13 divide the load among several.
@@ -78,7 +78,8 @@ print(in_gb, "=", in_gib)
 
 # %% [markdown]
 # **Remember**
-# - B is $10^9$ and M is $10^6$. GB is $10^9$ bytes and GiB is $2^{30}$ bytes: they are 7.4 % apart.
+# - B is $10^9$ and M is $10^6$.
+# - GB is $10^9$ bytes and GiB is $2^{30}$ bytes, 7.4 % more.
 
 # %% [markdown]
 # ## 3.2 Seven consumers
@@ -115,7 +116,7 @@ figures.consumers(
 # %% [markdown]
 # ### One update, point by point
 #
-# When is each consumer there? A GPT of 4 layers, in which 64 numbers stand for each token, has 0.85 MB of weights in
+# When is each consumer there? A GPT of 4 layers, in which 64 numbers represent each token, has 0.85 MB of weights in
 # fp32. The optimizer AdamW trains it on 4 samples of 64 characters. It has made its first update, and now it makes the second.
 #
 # **Predict.** At what point of the update is memory fullest: at its beginning, in the middle or at its end? And how many times the weights is it then? You have
@@ -179,7 +180,7 @@ figures.memory_over_time(
 steppers.memory_step()
 
 # %% [markdown]
-# **Answer.** With `recompute` each layer keeps only its input. In the backward pass the intermediate results come back for one layer at a time.
+# **Answer.** With `recompute` each layer keeps only its input. In the backward pass the intermediate results are computed again, for one layer at a time.
 #
 # The very *first* update is different, because AdamW creates its states when it first needs them. So a job may survive its first forward and backward pass
 # and still run out of memory in its first update, or in its second step:
@@ -282,7 +283,7 @@ expect(
 # %% [markdown]
 # **Explain.** 8 bytes, half of 16: torch's AdamW keeps its two numbers in the format of the weights, so the sum is $2 + 2 + (2 + 2)$.
 #
-# The memory is saved, but the training suffers. bf16 has only 8 binary digits: the next number after 1.0 is 1.0078. So a weight of 1.0 does not notice an update of 0.001, nor a thousand of
+# The memory is saved, but the training suffers. bf16 has only 8 binary digits: the next number after 1.0 is 1.0078. So an update of 0.001 leaves a weight of 1.0 unchanged, and so do a thousand of
 # them:
 
 # %%
@@ -370,7 +371,7 @@ figures.stacked_bars(
 # %% [markdown]
 # ## The answer
 #
-# LLaMA-2 7B has 6.74 billion parameters, and its file holds 2 bytes for each. Training holds 16:
+# LLaMA-2 7B has 6.74 billion parameters, and its file holds 2 bytes for each. Training needs 16:
 
 # %%
 llama = model_states(models.MODELS["llama2-7b"].parameters().total, RECIPES["mixed-16"])

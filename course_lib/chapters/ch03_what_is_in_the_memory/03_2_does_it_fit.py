@@ -88,7 +88,7 @@ figures.bars(sizes, units.format_bytes, title, style.ACTIVATIONS)
 # Together they are $16\,sbh$ numbers: $64\,sbh$ bytes in fp32, $32\,sbh$ in bf16. Outside the layers come the inputs of the last norm and of the
 # head, and the log-probabilities in fp32, $4\,sbv$ bytes with a vocabulary of $v$. Chapter 4 derives the general formula and shows how to keep less.
 #
-# PyTorch shows a hook each tensor that it keeps for the backward pass, so the formula can be checked:
+# PyTorch can pass each tensor that it keeps to a hook, so the formula can be checked:
 
 # %%
 show_source(measure.gradients.saved_bytes)
@@ -245,7 +245,7 @@ assert round(6 * seven / units.GB, 1) == 40.4
 # How large are the gaps? torchtitan publishes the reserved bytes of 16 runs with sequences of one length. Divided by the tensors that this course *predicts*, they are between 1.00 and 1.25, in the
 # median 1.17 (benchmarks/README.md, *measured runs*). So the course plans with **1.15**. This factor is fitted, not measured: it covers the gaps and whatever the formulas miss.
 #
-# With changing lengths the gaps can be far larger. Qwen2.5 7B in reinforcement learning reserved at most 127 GiB on one of two GPUs. With the setting
+# With changing lengths the gaps can be far larger. Reinforcement learning with Qwen2.5 7B reserved at most 127 GiB on one of two GPUs. With the setting
 # `PYTORCH_ALLOC_CONF=expandable_segments:True`, which lets segments grow, it was 97 GiB (nvidia-cosmos/cosmos-rl, pull request 388). So at least 30 GiB were gaps.
 
 # %% [markdown]
@@ -366,11 +366,13 @@ def peak_of_rank(samples):
     return second_update(gpt, *text.batch(range(first, first + each)))
 
 
+ranks = launch.run(peak_of_rank, 8, ranks=2, stream=False)
+
+# %%
 half = Job(small_shape, eager, Layout(micro_batch=4))
 theory = max(
     bill.total_bytes for bill in memory_moments(half, overhead_bytes=0).values()
 )
-ranks = launch.run(peak_of_rank, 8, ranks=2, stream=False)
 expect(
     theory / in_theory,
     max(ranks) / peak,
@@ -549,7 +551,7 @@ check("3.10", helps)
 # %% [markdown] tags=["exercise"]
 # ### 3.14 Debug: which measure first?
 #
-# Six runs are out of memory. Which measure do you try first, because it goes at the cause and slows the training least? Choose among `"expandable segments"`, `"detach"`, `"micro-batch"` (halve it, and accumulate twice), `"fused"` (`fused=True` in AdamW),
+# Six runs are out of memory. Which measure do you try first, because it removes the cause and slows the training least? Choose among `"expandable segments"`, `"detach"`, `"micro-batch"` (halve it, and accumulate twice), `"fused"` (`fused=True` in AdamW),
 # `"divide"` (the model states, among GPUs) and `"recompute"`.
 #
 # - A: Batches are padded to their longest text. 9.8 GiB are "reserved by PyTorch but unallocated".

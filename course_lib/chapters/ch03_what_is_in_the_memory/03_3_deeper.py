@@ -17,7 +17,7 @@
 # - say why fp16 needs a scaled loss, why bf16 does not, and what fp8 needs,
 # - read a memory snapshot and find the line that leaks.
 #
-# The parts are independent of each other, except that fp8 uses the scales of the 8-bit optimizer and the model of the fp16 part.
+# The parts can be read in any order, except that fp8 uses the scales of the 8-bit optimizer and the model of the fp16 part.
 
 # %%
 import re
@@ -187,7 +187,7 @@ assert abs(100 * by_name["8-bit"].gap - float(theirs)) < 1
 # The last column says how far from fp32 AdamW's weights each version ends, relative to how far those have moved. With 8 bits it is 3 %. (bitsandbytes 0.50.2 trained the same GPT from the same start, recorded on a CPU: it ends 3.4 % away, and 1.7 % from ours.)
 # Without a master copy small updates are lost, and the weights end up a third off. With linear maps single weights are thrown very far away, and the loss stays above all others.
 #
-# Before you look at the course's version, try exercise 3.12.
+# You write this optimizer in exercise 3.12. Afterwards compare yours with `show_source(scratch.precision.AdamW8bit)`.
 #
 # **Remember**
 # - 8 bits are enough for the moments, with a scale for each block.
@@ -223,7 +223,7 @@ fp16 = limits["fp16"]
 figures.number_ranges(reach, "How far the numbers of each format reach")
 
 # %% [markdown]
-# bf16 reaches as far as fp32, and fp16 does not: from $6 \cdot 10^{-8}$ to 65,504. In the yellow part a number loses digits one by one, and below its left end it becomes 0: **underflow** (下溢). Beyond the right end it becomes
+# bf16 reaches as far as fp32. fp16 reaches only from $6 \cdot 10^{-8}$ to 65,504. In the yellow part a number loses digits one by one, and below its left end it becomes 0: **underflow** (下溢). Beyond the right end it becomes
 # infinite: **overflow** (上溢). (E4M3 has no infinity. There a number is cut to 448 or becomes NaN.)
 #
 # V100 and T4 multiply matrices fast in fp16 and not in bf16. Is its range enough? Take an untrained GPT that reads 8 · 64 tokens of a text with 128 different characters. Its loss is the mean over the tokens. fp16's smallest number

@@ -98,7 +98,7 @@ expect(
 # Learning with the Parameter Server"):
 #
 # - **pull** (拉取): "give me rows 4 and 1". Each row travels once, however often the batch names it.
-# - **push** (推送): "here are the gradients of the rows that I had". The gradients of one row are summed before they travel.
+# - **push** (推送): "here are their gradients". Those of one row are summed before they travel.
 #
 # The server applies its optimizer to them, so a trainer holds neither the table nor its optimizer states. **In step** (同步训练) means that all trainers get their rows before the table changes.
 #
@@ -128,6 +128,8 @@ def in_step():
 
 (served_table, from_server), *trainers = launch.run(in_step, ranks=3, stream=False)
 sent = [log["send-recv"].size_bytes for _, log in trainers]
+
+# %%
 two_rows = exchanges.RowExchange(rows=2, width=64)
 received = from_server["send-recv"].size_bytes - two_rows.pulled_bytes
 in_rows = (sent[0] + received) / 256  # a row has 256 bytes
@@ -174,7 +176,7 @@ assert together.indices().tolist() == [[3, 7]]
 print(together.indices().tolist(), together.values()[:, 0].tolist())
 
 # %% [markdown]
-# Now the gradient is a **sparse tensor** (稀疏张量): row numbers and values, at first one entry for each look-up. `coalesce` sums the entries of one row. (SGD, Adagrad and `SparseAdam` understand such gradients, AdamW refuses them.)
+# Now the gradient is a **sparse tensor** (稀疏张量): row numbers and values, at first one entry for each look-up. `coalesce` sums the entries of one row.
 #
 # Several ranks cannot add up such gradients entry by entry, since the third entry of one rank belongs to another row than the third entry of the next. So every rank gathers the rows of all ranks and adds them up itself. A rank sends its
 # rows to $n-1$ others once, where a trainer moves them twice: gathering costs about $(n-1)/2$ times the bytes of a server, and the table stays whole on every rank. Gloo does this inside `dist.all_reduce`. NCCL refuses sparse tensors
@@ -194,7 +196,7 @@ print(together.indices().tolist(), together.values()[:, 0].tolist())
 #
 # Then each owner updates its rows. TorchRec, PyTorch's library for recommenders, calls this *row-wise* sharding. It also offers *table-wise* (each GPU owns whole tables) and *column-wise* (each owns some numbers of every row), and its planner chooses for each table.
 #
-# Here are all four ways for the shop's table, first what moves and then what is stored:
+# Here are all four ways, first what moves and then what is stored:
 
 # %% tags=["drawing"]
 seven_eighths = 7 / 8 * 100_000
@@ -234,7 +236,7 @@ figures.bars(
 # %% [markdown]
 # ## 14.3 The server's link
 #
-# 52 MB is little for a trainer. But all trainers ask the same server, and what all of them pull and push goes through *the server's* link.
+# All trainers ask the same server. So what all of them pull and push goes through one link.
 #
 # **Predict.** A trainer computes for 20 ms in each update and exchanges 100,000 rows of 64 numbers. Each process has a link of 25 GB/s each way. Trainers do not wait for each other. How many of them can one server serve before its link is busy all the time?
 
@@ -278,7 +280,7 @@ figures.lanes(
 # Move the controls:
 #
 # 1. 64 trainers, one server: how many times as fast as one trainer are they, in step and "as they come"? How many servers do they need?
-# 2. Back to 8 trainers and one server, but each uses 10,000 rows. How many trainers could the server take now?
+# 2. 8 trainers, one server, but each uses 10,000 rows. How many trainers could the server take now?
 # 3. A table of 100,000 rows, and every update uses all of them. Would you still take a server?
 
 # %%
@@ -330,7 +332,7 @@ figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update"
 #
 # The all-reduce would take **18 s for 448 GB**, of which 99.99 % are zeros. An exchange of the used rows takes 52 MB, **8,615 times less**, and does not depend on the size of the table.
 #
-# **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Naumov et al. 2019, *Deep Learning Recommendation Model* (arXiv:1906.00091).
+# **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Naumov et al. 2019, *DLRM* (arXiv:1906.00091).
 
 # %% tags=["exercise"]
 from course_lib import check, hint, solution

@@ -7,13 +7,12 @@
 # %% [markdown]
 # # 14 Nobody waits
 #
-# Three trainers share a parameter server. Two need 30 ms for an update and the third 120 ms. In step, all of them take 120 ms. If nobody waits, the fast two make four times as many updates, but the table changes while each of them computes. **By how many updates is a gradient too old?**
+# Three trainers share a parameter server. Two need 30 ms for an update and the third 120 ms. In step, all take 120 ms. If nobody waits, the fast two make four times as many updates, but the table changes while each of them computes. **How many updates old is a gradient?**
 #
 # By the end of this sitting you can
 #
 # - predict by how many updates a gradient is stale, and say what that does to the learning rate,
-# - say what `torch.distributed`, DDP and RPC (remote procedure calls, chapter 6) are each for,
-# - read the order of events in a model that uses all three,
+# - say what `torch.distributed`, DDP and RPC (remote procedure calls, chapter 6) are for, and read the order of events in a model that uses all three,
 # - say what each method adds up, and where.
 
 # %%
@@ -48,17 +47,19 @@ launch.warm_up()
 # %%
 steppers.served(rule="nobody waits", slow_ms=125)
 
-# %% tags=["drawing"]
+# %% [markdown]
+# Version 7: trainer 0 has made four updates and trainer 1 three, so the gradient is 7 updates stale ("7 late" in the picture). Now choose "together": no gradient is stale, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" is a **staleness bound** (陈旧度上界): a trainer that is
+# more than one update ahead of the slowest waits before it starts its next (Ho et al. 2013). How stale is trainer 2's first gradient then?
+
+# %%
 stories = [served_steps((0.030, 0.036, 0.125), 0.16, bound) for bound in (None, 1)]
 pushes = [[event for event in story if event.what == "push"] for story in stories]
 firsts = [next(push for push in story if push.who == 2) for story in pushes]
 assert [push.part.late for push in firsts] == [7, 4]
 assert len({push.at for push in pushes[0]}) == len(pushes[0])  # no two at one time
+print("updates stale without and with the bound:", [it.part.late for it in firsts])
 
 # %% [markdown]
-# Version 7: trainer 0 has made four updates and trainer 1 three, so the gradient is 7 updates stale ("7 late" in the picture). Now choose "together": no gradient is stale, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" is a **staleness bound** (陈旧度上界): a trainer that is
-# more than one update ahead of the slowest waits before it starts its next (Ho et al. 2013). The first gradient of trainer 2 is then 4 updates stale.
-#
 # **Predict.** One server and three trainers, of which the third computes four times as long as the others. Nobody waits. How many updates stale is a gradient, on average over *all* gradients?
 
 # %%
@@ -130,15 +131,18 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # | fits | programs where all do the same | data parallelism | servers and clients, actors and learners |
 # | state | the base of everything | in active development | "stable and in maintenance mode", says its documentation |
 #
-# Build no new program on `torch.distributed.rpc`. But old code has to be read, and the *idea* of asking one process for something is everywhere: reinforcement learning mostly uses Ray's remote calls, and in inference one machine computes the prompt and another pulls its keys and values.
+# Build no new program on `torch.distributed.rpc`, but old code has to be read. And the idea lives on: reinforcement learning calls its actors through Ray, and in inference one machine computes the prompt and another pulls its keys and values.
 #
 # **Remember**
 # - Collectives need everybody; RPC needs a caller.
+# - RPC is in maintenance mode.
 
 # %% [markdown]
 # ### Deeper: which backends RPC has
 #
-# Note 002 says: "Gloo is one of the default backends for DDP and RPC frameworks, alongside other backends like NCCL and MPI". Ask your own PyTorch.
+# `nn.DataParallel` is a fourth thing, though one of the notes calls it similar: a single process with one thread per GPU (section 7.2).
+#
+# Which backends do they use? Ask your own PyTorch.
 #
 # **Predict.** How many backends does RPC offer?
 
@@ -157,7 +161,7 @@ print("RPC:", names, "| process groups:", sorted(dist.Backend.backend_list))
 
 # %% [markdown]
 # **Explain.** One: TensorPipe. Until PyTorch 1.9, RPC could also use a process group, which could be Gloo's
-# ([pytorch/pytorch issue 55615](https://github.com/pytorch/pytorch/issues/55615)).
+# ([pytorch/pytorch issue 55615](https://github.com/pytorch/pytorch/issues/55615)). Note 002 says: "Gloo is one of the default backends for DDP and RPC frameworks". That was true once, and of DDP it still is.
 
 # %% [markdown]
 # ## 14.7 Demo: all of it in one model
@@ -195,7 +199,7 @@ show_source(scratch.parameter_server.HybridModel)
 show_source(scratch.parameter_server.update)
 
 # %% [markdown]
-# The `context` keeps the gradients. The server works for all trainers at once, and in `.grad` their gradients would mix.
+# The `context` keeps the gradients, because in the server's `.grad` those of all trainers would mix.
 #
 # **Predict.** Each process writes down its look-ups, losses, gradients, messages and updates. One update of the two trainers has 22 such events. How many of them happen in the *master*?
 
@@ -219,14 +223,14 @@ for event in hybrid.events:
 # **Explain.** None. The master called each trainer once, "train", and waits for the answer: it controls the job, not each step. Now read one trainer's column from top to bottom:
 #
 # 1. The trainer asks the server for its rows and *waits*.
-# 2. It has the loss, and the backward pass begins with the last dense layer.
+# 2. It has the loss, and the backward pass begins.
 # 3. When all dense gradients of a bucket are there, DDP starts its all-reduce (section 7.4). Here one bucket holds them all, so the order of note 002 is right: first the dense gradients, then the all-reduce.
 # 4. The gradient of the rows leaves for the server. It does *not* wait for the all-reduce: run the cell several times, and it leaves sometimes before the all-reduce has ended, sometimes after.
-# 5. No trainer can update the table before the other has looked up its rows. For its backward pass ends with the all-reduce, and the all-reduce needs the other's gradients. So DDP is a barrier here. The first barrier in `update` is for models
+# 5. No trainer can update the table before the other has looked up its rows: its backward pass ends with the all-reduce, and the all-reduce needs the other's gradients. So DDP is a barrier here. The first barrier in `update` is for models
 #    in which no collective joins the trainers.
 # 6. Then come the updates, of the table on the server and of the dense parts on the trainers.
 
-# %% tags=["drawing"]
+# %%
 last = hybrid.last  # when a process last did something
 for trainer in ("trainer0", "trainer1"):
     starts = last(trainer, "all-reduce starts")
@@ -239,14 +243,14 @@ assert last("server", "adds a trainer") < last("server", "updates the table")
 # %% [markdown]
 # ### Mean here, sum there
 #
-# DDP takes the *mean* of the dense gradients over trainers. The server *adds* the gradients of its rows. So with two trainers the table would learn twice as fast as it should. The demo halves its learning rate:
+# DDP takes the *mean* of the dense gradients over trainers. The server *adds* the gradients of its rows. With a loss that suits the mean, the table of two trainers would learn twice as fast as it should. So the demo halves its learning rate:
 
 # %%
 print("\n".join(hybrid.report().splitlines()[:4]))
 assert hybrid.weight_difference < 1e-5
 
 # %% [markdown]
-# If you move a model from one method to another, the usual bug is a mean where the other method expects a sum. (Note 003 says only that aggregation "differs from method to method".)
+# If you move a model from one method to another, the usual bug is a mean where the other method expects a sum.
 #
 # | method | what is combined | how | where the result is |
 # |---|---|---|---|
@@ -258,7 +262,7 @@ assert hybrid.weight_difference < 1e-5
 # | local SGD (deeper sitting) | weights of all ranks | mean, every $H$ updates | on all ranks |
 #
 # **Remember**
-# - No trainer may update the table before all have looked up their rows. DDP's all-reduce sees to that; without DDP it takes a barrier. A second barrier, after the updates, is always needed.
+# - No trainer may update the table before all have looked up their rows. DDP's all-reduce sees to that; without DDP a barrier must. After the updates a barrier is always needed.
 # - DDP averages, the server adds.
 
 # %% [markdown]
@@ -375,7 +379,7 @@ check("14.5", verdict)
 # %% [markdown] tags=["exercise"]
 # ### 14.7 Predict: one slow trainer
 #
-# One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, by how many updates are the slow one's gradients late on average? Those of each fast one? All gradients together? Write your numbers down first; then run
+# One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, how many updates stale are the gradients of the slow one on average? Those of each fast one? All gradients together? Write your numbers down first; then run
 # `course demo parameter_server --ranks 4 --pause-ms 20 --slow 10 --steps 100`.
 
 # %% [raw] tags=["hints"]
@@ -496,7 +500,7 @@ class ParameterServer:
         ...
 
     def serve_as_they_come(self) -> None:
-        """Answer whoever comes, and apply each gradient at once, until all have announced STOP.
+        """Answer requests as they come, and apply each gradient at once, until all announced STOP.
 
         `staleness[trainer]` gets an entry for each gradient: the updates of the table after the
         rows were pulled and before the gradient arrived.

@@ -46,7 +46,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## Which row lies where
 #
-# The obvious cut of a table is by ranges: the first half of the rows on one server, the second half on another. But rows are not used equally often. A few customers, words or films are met all the time, and where rows are numbered by age or by frequency, these stand together. Let 4 servers hold
+# The obvious cut of a table is by ranges: the first half of the rows on one server, the second half on another. But rows are not used equally often. A few customers, words or films are met all the time, and where rows are numbered by age or by frequency, these lie together. Let 4 servers hold
 # 10,000 rows, and let row $i$ be looked up with a probability proportional to $1/i$, roughly how word frequencies fall off (Zipf's law):
 
 # %%
@@ -72,7 +72,7 @@ figures.bars(rows, "{:,} rows".format, title, style.WEIGHTS)
 # %% [markdown]
 # ## What gathering costs
 #
-# Without a server, all ranks gather their sparse gradients (section 14.2). This is the whole of it:
+# Without a server, all ranks gather their sparse gradients (section 14.2). The optimizer must understand such gradients: SGD, Adagrad and `SparseAdam` do, AdamW refuses them. This is the whole of the gathering:
 
 # %%
 show_source(scratch.parameter_server.sum_of_rows)
@@ -99,6 +99,8 @@ def gathered():
 
 
 (_, whole), same = launch.run(gathered, ranks=4, stream=False)[0]
+
+# %%
 sent = collectives.sent_bytes("all-gather", whole, ranks=4)
 hundred = exchanges.RowExchange(rows=100, width=64)
 assert same
