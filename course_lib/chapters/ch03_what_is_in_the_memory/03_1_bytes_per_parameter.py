@@ -96,7 +96,7 @@ print(in_gb, "=", in_gib)
 # | 6 | temporary buffers (临时缓冲区) | the largest single operation | one operation |
 # | 7 | framework overhead: what CUDA and NCCL, the library for messages between GPUs, need for themselves | hardly at all | always |
 #
-# The first three are called the **model states** (模型状态). They depend only on the number of parameters and on a few choices, so they can be computed
+# The first three are called the **model states**. They depend only on the number of parameters and on a few choices, so they can be computed
 # exactly. (Note 003 counts gradients and optimizer states among the intermediate results. But they are still there when the batch is gone.)
 #
 # Here is the bill for GPT-2 1.5B with one sequence in a micro-batch, everything in fp32, which takes 4 bytes a number:

@@ -122,7 +122,7 @@ figures.grouped_bars(rows, "Bytes per parameter", "{:.1f}".format, looks)
 # %% [markdown]
 # ## Two bytes in place of eight
 #
-# **8-bit AdamW** keeps each of its two numbers, which are also called *moments* (矩), in one byte, as a code from 0 to 255. How can a byte stand for $10^{-6}$ in one tensor and for 10 in another? Two things help:
+# **8-bit AdamW** keeps each of its two numbers, which are also called *moments*, in one byte, as a code from 0 to 255. How can a byte stand for $10^{-6}$ in one tensor and for 10 in another? Two things help:
 #
 # - **Blocks.** 256 numbers in a row share one fp32 *scale*, their largest absolute value. Divided by it, all of them lie between −1 and 1. An outlier spoils only its own block.
 # - **Levels.** Each code stands for a level between −1 and 1 (between 0 and 1 for the variance, which is never negative). A value is stored as the code of its nearest level. This is **quantisation** (量化).

@@ -95,7 +95,7 @@ figures.late_gradients(
 # %% [markdown]
 # ### Where you meet staleness today
 #
-# In reinforcement learning of language models, *actors* generate texts with a copy of the weights while a *learner* updates them. If nobody waits, a text was written with weights some versions old: **policy lag** (策略滞后). There are two remedies. AReaL bounds the number of versions (arXiv:2505.24298). IMPALA corrects for it: it weights each
+# In reinforcement learning of language models, *actors* generate texts with a copy of the weights while a *learner* updates them. If nobody waits, a text was written with weights some versions old: **policy lag**. There are two remedies. AReaL bounds the number of versions (arXiv:2505.24298). IMPALA corrects for it: it weights each
 # sample by how much more or less probable the new weights make it (arXiv:1802.01561).
 #
 # **Remember**
