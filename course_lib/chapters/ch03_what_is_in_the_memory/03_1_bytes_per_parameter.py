@@ -240,17 +240,21 @@ optimizers = {
     "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
 }
-ledgers, small_shape = {}, replace(shape, layers=2)
+ledgers = {}
 for name, make in optimizers.items():
     small = new_gpt()
     ledgers[name] = ledger_after_one_update(small, make(small.parameters()))
-    recipe = Recipe("fp32", "fp32", optimizer=name, master_copy=False)
-    predicted = training_memory(small_shape, recipe, micro_batch=8).consumers
-    assert all(size == predicted[part] for part, size in ledgers[name].items())
+
+# %%
+small_shape = replace(shape, layers=2)
 count = small_shape.parameters().total
 expect(8 * count, ledgers["adamw"]["optimizer"], label="AdamW's states", unit="B")
 
 # %% tags=["drawing"]
+for name, ledger in ledgers.items():
+    recipe = Recipe("fp32", "fp32", optimizer=name, master_copy=False)
+    predicted = training_memory(small_shape, recipe, micro_batch=8).consumers
+    assert all(size == predicted[part] for part, size in ledger.items())
 figures.stacked_bars(ledgers, "Measured after one update", units.format_bytes)
 
 # %% [markdown]

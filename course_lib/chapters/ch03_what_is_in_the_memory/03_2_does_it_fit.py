@@ -145,7 +145,7 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 
 # %% [markdown]
 # **Framework overhead** has no formula. PyTorch's first use of CUDA may take 0.5 to 2 GB (Bekman, *Machine Learning Engineering*, training/performance), and NCCL 688 MiB for a group of four
-# A100s (NVIDIA/nccl, issue 964). This course takes 1 GiB for all of it, by convention.
+# A100s (NVIDIA/nccl, issue 964). This course takes 1 GiB, by convention.
 
 # %% [markdown]
 # ### The peak is one point of the step
@@ -162,12 +162,8 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 # That is PyTorch's way, in which `zero_grad` throws the gradients away. Megatron-LM and DeepSpeed keep a buffer for them all the time. Here are the four points of our small
 # GPT, and the peak of a real update:
 
+
 # %%
-points = memory_moments(
-    Job(small_shape, eager, Layout(micro_batch=8)), overhead_bytes=0
-)
-
-
 def second_update(gpt, batch, labels):
     """Peak bytes of the second update, in which AdamW's states are there."""
     adamw = torch.optim.AdamW(gpt.parameters(), fused=True)
@@ -180,6 +176,9 @@ def second_update(gpt, batch, labels):
     return one_step(gpt, adamw, loss, [batch, labels]).peak_bytes
 
 
+# %%
+job = Job(small_shape, eager, Layout(micro_batch=8))
+points = memory_moments(job, overhead_bytes=0)
 peak = second_update(small, inputs, labels)
 in_theory = max(bill.total_bytes for bill in points.values())
 expect(in_theory, peak, within=0.03, label="peak", unit="B")
@@ -391,14 +390,11 @@ expect(
 # %%
 gpt2, in_fp32 = models.MODELS["gpt2-124m"], replace(eager, update="foreach")
 for micro_batch in (8, 16):
-    layout = Layout(micro_batch=micro_batch)
-    points = memory_moments(Job(gpt2, in_fp32, layout, sequence=1024))
+    job = Job(gpt2, in_fp32, Layout(micro_batch=micro_batch), sequence=1024)
+    points = memory_moments(job)
     at = max(points, key=lambda name: points[name].total_bytes)
-    tensors = points[at].total_bytes - units.GIB
-    planned = 1.15 * tensors + units.GIB
-    print(
-        f"micro-batch {micro_batch}: peak at the {at}, planned {planned / 1e9:.1f} GB"
-    )
+    planned = 1.15 * (points[at].total_bytes - units.GIB) + units.GIB
+    print(f"{micro_batch} sequences: peak at the {at}, plan {planned / 1e9:.1f} GB")
     print(points[at].explain("GB"), end="\n\n")
     assert (planned < 24 * units.GB) == (micro_batch == 8)
 

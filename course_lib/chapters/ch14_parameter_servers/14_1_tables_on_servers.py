@@ -94,8 +94,7 @@ expect(
 # %% [markdown]
 # ## 14.2 Pull and push by hand
 #
-# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. The processes that compute gradients are its **trainers** (训练器). In an update each of them makes two requests (Li et al. 2014, OSDI, "Scaling Distributed Machine
-# Learning with the Parameter Server"):
+# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. The processes that compute gradients are its **trainers** (训练器). In an update each of them makes two requests (Li et al. 2014):
 #
 # - **pull** (拉取): "give me rows 4 and 1". Each row travels once, however often the batch names it.
 # - **push** (推送): "here are their gradients". Those of one row are summed before they travel.
@@ -126,17 +125,16 @@ def in_step():
     return rows, log.sent()
 
 
+# %%
 (served_table, from_server), *trainers = launch.run(in_step, ranks=3, stream=False)
 sent = [log["send-recv"].size_bytes for _, log in trainers]
-
-# %%
 two_rows = exchanges.RowExchange(rows=2, width=64)
 received = from_server["send-recv"].size_bytes - two_rows.pulled_bytes
 in_rows = (sent[0] + received) / 256  # a row has 256 bytes
 expect(4, in_rows, within=0.05, label="rows there and back", yours=rows_0)
 
 # %% [markdown]
-# **Explain.** Four: rows 7 and 3 come, and their two gradients go back. The 3 % above that are two row numbers and two headers of 8 bytes each. Here are both trainers with the bytes that were counted:
+# **Explain.** Four: rows 7 and 3 come, and their two gradients go back. The 3 % above that are two row numbers and two headers of 8 bytes each. Here are both trainers:
 
 # %% tags=["drawing"]
 calls, looking = [], {}
@@ -299,7 +297,7 @@ assert crowd.speed_up < 21 and four.speed_up == 64
 # %% [markdown]
 # ### Several servers
 #
-# Put row $i$ on server $i$ mod $S$. Then each of $S$ servers moves $1/S$ of the bytes, and every trainer can compute where a row lies. (Why not cut the table by ranges? See the deeper sitting.)
+# Put row $i$ on server $i$ mod $S$. Then each of $S$ servers moves $1/S$ of the bytes, and every trainer can compute where a row lies. (The deeper sitting shows why ranges are worse.)
 #
 # The demo trains on real text. Its trainers use rows for **n-grams**, sequences of a few characters. They have first one server, then two:
 
@@ -321,7 +319,7 @@ linked = {
 figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update")
 
 # %% [markdown]
-# The losses are those of one process, up to rounding. The table has 8192 rows, of which a trainer uses about a hundred. So the last bar, an all-reduce of the table, is long.
+# The losses are those of one process, up to rounding. A trainer uses about a hundred of the table's 8192 rows, so the last bar, an all-reduce of the table, is long.
 #
 # **Remember**
 # - The bytes of all $n$ trainers go through one link. It is full at (time of an update) / (time of one push) trainers.

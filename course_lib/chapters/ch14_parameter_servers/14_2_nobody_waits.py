@@ -89,7 +89,7 @@ figures.late_gradients(
 #
 # But the trainers do not share it equally. While the slow one computes once, each of the others updates four times. So in a long run its gradients are about 8 updates stale, and theirs about 1.25.
 #
-# What does staleness do? Gradient descent on $f(w) = w^2/2$ converges for every learning rate below 2. If each gradient is $\tau$ updates stale, the limit falls to about $\pi/(2\tau + 1)$ (Levin and May 1976; measured in the deeper sitting). **The more trainers, the smaller the learning rate.** Sparse tables suffer less,
+# What does staleness do? Gradient descent on $f(w) = w^2/2$ converges for every learning rate below 2. If each gradient is $\tau$ updates stale, the limit falls to about $\pi/(2\tau + 1)$ (Levin and May 1976). **The more trainers, the smaller the learning rate.** Sparse tables suffer less,
 # since two trainers rarely use the same row at the same time. Dense layers suffer from every stale update, one reason why large models are trained in step.
 
 # %% [markdown]
@@ -128,7 +128,6 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # |---|---|---|---|
 # | what it is | messages and collectives between processes | a module around yours that calls them for you | remote procedure calls: "run this function over there" |
 # | who must call | all ranks of a group, in the same order | all ranks, with the same model | one caller; the callee need not know |
-# | fits | programs where all do the same | data parallelism | servers and clients, actors and learners |
 # | state | the base of everything | in active development | "stable and in maintenance mode", says its documentation |
 #
 # Build no new program on `torch.distributed.rpc`, but old code has to be read. And the idea lives on: reinforcement learning calls its actors through Ray, and in inference one machine computes the prompt and another pulls its keys and values.
@@ -225,7 +224,7 @@ for event in hybrid.events:
 # 1. The trainer asks the server for its rows and *waits*.
 # 2. It has the loss, and the backward pass begins.
 # 3. When all dense gradients of a bucket are there, DDP starts its all-reduce (section 7.4). Here one bucket holds them all, so the order of note 002 is right: first the dense gradients, then the all-reduce.
-# 4. The gradient of the rows leaves for the server. It does *not* wait for the all-reduce: run the cell several times, and it leaves sometimes before the all-reduce has ended, sometimes after.
+# 4. The gradient of the rows leaves for the server. It does *not* wait for the all-reduce: in several runs it leaves sometimes before the all-reduce has ended, sometimes after.
 # 5. No trainer can update the table before the other has looked up its rows: its backward pass ends with the all-reduce, and the all-reduce needs the other's gradients. So DDP is a barrier here. The first barrier in `update` is for models
 #    in which no collective joins the trainers.
 # 6. Then come the updates, of the table on the server and of the dense parts on the trainers.
