@@ -24,7 +24,7 @@ from course_lib import expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch02_gradient_accumulation import figures, noise
 from course_lib.demos.shared.text import VOCAB, Windows, load_text
 from course_lib.scratch.accumulation import accumulate, final_losses
-from course_lib.theory import batching, units
+from course_lib.theory import batching
 
 launch.warm_up()
 torch.set_num_threads(1)

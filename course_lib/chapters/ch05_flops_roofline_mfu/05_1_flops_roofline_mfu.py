@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib import expect, launch, measure, predict, scratch, style
 from course_lib.chapters.ch05_flops_roofline_mfu import figures, panels, roofline
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.theory import TransformerShape, budget, flops, hardware, models, units
+from course_lib.theory import TransformerShape, budget, flops, hardware, models
 from course_lib.theory.inputs.published import LLAMA3_405B
 
 launch.warm_up()
