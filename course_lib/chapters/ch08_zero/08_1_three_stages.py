@@ -395,6 +395,10 @@ largest = {
     }
     for stage in zero.STAGES
 }
+names = [f"llama2-{size}" for size in ("7b", "13b", "70b")]
+sizes = [models.MODELS[name].parameters().total for name in names]
+fewest = [[fewest_ranks(it, stage, ROOM, recipe) for it in sizes] for stage in range(4)]
+assert fewest == [[None] * 3, [3, 20, None], [3, 6, None], [2, 4, 19]]
 looks = {"on 8 GPUs": style.SKY, "on 64 GPUs": style.BLUE}
 figures.grouped_bars(
     largest, "Largest model", lambda count: f"{count / 1e9:.1f} billion", looks
@@ -409,14 +413,7 @@ figures.grouped_bars(
 # | 1 | $4 + 12/n$ | 3 GPUs | 20 GPUs | never | $2$ | 2 |
 # | 2 | $2 + 14/n$ | 3 | 6 | never | $m + 1$ | 9 |
 # | 3 | $16/n$ | 2 | 4 | 19 | $3m$ | 24 |
-
-# %%
-names = [f"llama2-{size}" for size in ("7b", "13b", "70b")]
-sizes = [models.MODELS[name].parameters().total for name in names]
-fewest = [[fewest_ranks(it, stage, ROOM, recipe) for it in sizes] for stage in range(4)]
-assert fewest == [[None] * 3, [3, 20, None], [3, 6, None], [2, 4, 19]]
-
-# %% [markdown]
+#
 # - **Stage 1 rather than 0:** yes, if the optimizer treats each number by itself, as Adam does, and the library overlaps the messages.
 # - **Stage 2 rather than 1:** only if stage 1 does not fit. It sends $(m+1)/2$ times as much. A pipeline (chapter 11) with $m = 32$ would send 16.5 times as much, so pipelines use stage 1.
 # - **Stage 3 rather than 2:** only if stage 2 does not fit, and then with about $F/\beta$ tokens per micro-batch.

@@ -1,13 +1,13 @@
 # %% [raw] tags=["sitting"]
 # question: How does a program cut optimizer, gradients and weights, and still train the same model?
 # importance: 4
-# difficulty: 4
+# difficulty: 3
 # group: alone
 
 # %% [markdown]
 # # 8 ZeRO in code
 #
-# A GPT with 110,336 parameters has 1.77 MB of model states in fp32. On two ranks, stage 2 leaves 1.10 MB on each, and no
+# A GPT with 110,336 parameters has 1.77 MB of model states in fp32. On two ranks, each stage of ZeRO leaves less on each, and no
 # loss changes. How does a program do that?
 #
 # After this sitting you can
