@@ -427,7 +427,7 @@ figures.grouped_bars(
 # ## The answer
 #
 # DDP keeps all 108 GB on *each* GPU, because each GPU makes the same update. Stage 1 leaves 37.1 GB per
-# GPU and sends exactly as many bytes as DDP. Stage 3 would leave 13.5 GB, for 1.5 times the bytes.
+# GPU and sends as many bytes as DDP. Stage 3 would leave 13.5 GB, for 1.5 times the bytes.
 
 # %% tags=["exercise"]
 import torch

@@ -458,7 +458,7 @@ show_source(deepspeed.deepspeed_config)
 show_source(deepspeed.zero_section)
 
 # %% [markdown]
-# Five names stand side by side in note 000 and in job advertisements. They are not alternatives:
+# Note 000 and job advertisements list five names side by side. They are not alternatives:
 #
 # | name | what it is | what it shards |
 # |---|---|---|
