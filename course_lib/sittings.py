@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 
 from course_lib import chapters
-from course_lib.texts import TEXTS, Cell, asked_in, cells_of
+from course_lib.texts import TEXTS, Cell, asked_in, cells_of, folds
 
 # Minutes of an honest learner. Fitted to four careful readers' estimates of 18 chapters (101,000
 # words, 1,290 cells, 189 exercises, 110 hours): the mean error of a chapter is 14 %, the largest
 # 38 %. Nobody was timed.
 WORDS_PER_MINUTE = 100
-CELL_MIN, PREDICTION_MIN = 1.2, 3.0
+CELL_MIN, FOLDED_MIN, PREDICTION_MIN = 1.2, 0.4, 3.0
 EXERCISE_MIN = {"calculate": 8, "predict": 8, "debug": 10, "implement": 10, "build": 60}
 DEEPER = re.compile(r"(#+) (?:\d+\.\d+ )?Deeper: ")
 _HEADING = re.compile(r"(#+) ")
@@ -97,9 +97,10 @@ class Sitting:
 def reading_minutes(cells: Sequence[Cell], difficulty: int) -> float:
     """Minutes to read and run cells, which are no exercises: more where it is difficult."""
     words = sum(len(cell.source.split()) for cell in cells if cell.kind == "markdown")
-    code = [cell.source for cell in cells if cell.kind == "code"]
-    guesses = sum(len(_PREDICTION.findall(source)) for source in code)
-    minutes = words / WORDS_PER_MINUTE + CELL_MIN * len(code) + PREDICTION_MIN * guesses
+    code = [cell for cell in cells if cell.kind == "code"]
+    run = sum(FOLDED_MIN if folds(cell) else CELL_MIN for cell in code)
+    guesses = sum(len(_PREDICTION.findall(cell.source)) for cell in code)
+    minutes = words / WORDS_PER_MINUTE + run + PREDICTION_MIN * guesses
     return minutes * (0.7 + 0.1 * difficulty)
 
 

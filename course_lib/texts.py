@@ -13,6 +13,7 @@
 Each further line of a hints cell is one hint. Raw cells with data are not copied to notebooks.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -56,6 +57,43 @@ def cells_of(text: str) -> Iterator[Cell]:
             source = re.sub(r"^# ?", "", source, flags=re.M)
         metadata = {"tags": json.loads(mark[2])} if mark[2] else {}
         yield Cell(mark[1] or "code", source, line, metadata)
+
+
+# --- Cells that a notebook shows folded -----------------------------------------------------------
+
+# Calls below a chapter's imports that set something up and show nothing.
+_SETS_UP = {"launch.warm_up", "torch.set_num_threads"}
+
+
+def folds(cell: Cell) -> str:
+    """Why a cell is folded in a notebook: "imports", "drawing" or "answer"; "" if it is not."""
+    if cell.kind != "code":
+        return ""
+    if "drawing" in cell.tags:
+        return "drawing"
+    if "yours=" in cell.source and "expect(" in cell.source:
+        return "answer"
+    return "imports" if "import" in cell.source and _only_prepares(cell.source) else ""
+
+
+def _only_prepares(source: str) -> bool:
+    """Whether a cell begins with an import and has only imports and calls in _SETS_UP."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:  # such as a line that begins with % or !
+        return False
+    imports = (ast.Import, ast.ImportFrom)
+    return isinstance(statements[0] if statements else None, imports) and all(
+        isinstance(each, imports) or _sets_up(each) for each in statements
+    )
+
+
+def _sets_up(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) in _SETS_UP
+
+
+# --- Exercises ------------------------------------------------------------------------------------
 
 
 class Asked(NamedTuple):

@@ -5,7 +5,6 @@ in exercises/ and in solutions/ instead. A notebook begins and ends with a line 
 how long it takes.
 """
 
-import ast
 import hashlib
 import json
 import re
@@ -18,7 +17,7 @@ from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cha
 from course_lib.outline import CHAPTERS
 from course_lib.problem import Problem
 from course_lib.sittings import Sitting, Task, deeper_parts, reading_minutes
-from course_lib.texts import HEADING, Cell
+from course_lib.texts import HEADING, Cell, folds
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
@@ -27,8 +26,11 @@ _PLACEHOLDER = re.compile(
 _OUR_TAGS = {"exercise", "drawing"}
 # The first line of a folded cell, which JupyterLab still shows.
 FOLD = "# Run this first: imports for the cells below"
-FOLD_DRAWING = "# Draws what is below"
-FOLD_ANSWER = "# Compares with your prediction: run this, and unfold it afterwards"
+_FIRST_LINE = {
+    "imports": FOLD,
+    "drawing": "# Draws what is below",
+    "answer": "# Compares with your prediction: run this, and unfold it afterwards",
+}
 # The metadata that JupyterLab writes: if it has to add any, the notebook looks unsaved when opened.
 # `course lab` adds the version of Python.
 _PYTHON = {
@@ -40,8 +42,6 @@ _PYTHON = {
     "pygments_lexer": "ipython3",
 }
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-# Calls below a chapter's imports that set something up and show nothing.
-_SETS_UP = {"launch.warm_up", "torch.set_num_threads"}
 
 
 def unsolved(source: str) -> str:
@@ -195,35 +195,10 @@ def _now_you(sitting: Sitting, chapter: Chapter) -> list[Cell]:
 
 def _folded(cell: Cell) -> Cell:
     """Fold a cell that prepares, draws, or holds an answer, so that it shows one line."""
-    if cell.kind != "code":
-        return cell
-    if "drawing" in cell.tags:
-        first = FOLD_DRAWING
-    elif "yours=" in cell.source and "expect(" in cell.source:
-        first = FOLD_ANSWER
-    elif "import" in cell.source and _only_prepares(cell.source):
-        first = FOLD
-    else:
+    if not (what := folds(cell)):
         return cell
     metadata = {**cell.metadata, "jupyter": {"source_hidden": True}}
-    return replace(cell, source=f"{first}\n{cell.source}", metadata=metadata)
-
-
-def _only_prepares(source: str) -> bool:
-    """Whether a cell begins with an import and has only imports and calls in _SETS_UP."""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:  # such as a line that begins with % or !
-        return False
-    imports = (ast.Import, ast.ImportFrom)
-    return isinstance(statements[0] if statements else None, imports) and all(
-        isinstance(each, imports) or _sets_up(each) for each in statements
-    )
-
-
-def _sets_up(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and ast.unparse(call.func) in _SETS_UP
+    return replace(cell, source=f"{_FIRST_LINE[what]}\n{cell.source}", metadata=metadata)
 
 
 def _title_cell(chapter: Chapter, folder: str) -> Cell:

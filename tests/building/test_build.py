@@ -267,7 +267,7 @@ def test_a_fold_that_the_reader_opens_is_no_fault_and_one_that_build_misses_is(r
     path = root / "notebooks" / "01_steps.ipynb"
     edit(path, lambda cells: [cell["metadata"].clear() for cell in cells])
     assert compare(root) == []
-    monkeypatch.setattr(notebooks, "_only_prepares", lambda source: False)
+    monkeypatch.setattr(notebooks, "folds", lambda cell: "")
     assert [o.line(root) for o in compare(root)] == [
         "stale    notebooks/01_steps.ipynb: run `course build`"
     ]
