@@ -107,8 +107,8 @@ figures.rank_block([mesh.place(cube, rank) for rank in range(8)])
 # on the wrong wires. Section 13.2 shows what that costs.
 #
 # What do the ranks send each other? Step through one update of LLaMA-2 70B on 16 GPUs. Each step is one kind of message. The group of the framed rank
-# is filled. The line below each picture says whether a message stays inside the node. Which axis has sent most at the end? Then choose the larger
-# blocks: which messages leave the node when tp fills it? Who are the partners along cp, and along ep?
+# is filled. Which axis has sent most at the end? Then choose the larger blocks: which messages leave the node when tp fills it? Who are the partners along
+# cp, and along ep?
 
 # %%
 from course_lib.chapters.ch13_3d_planning import steppers

@@ -42,7 +42,7 @@ launch.warm_up()
 # |---|---|---|
 # | DDP | one GPU holds everything | 16 bytes a parameter: 5 billion fill 80 GB |
 # | ZeRO-1 | there are replicas | it sends what DDP sends, and cuts 12 of the 16 bytes by dp |
-# | ZeRO-2 | an update has one micro-batch, or a pipeline reduces the gradients of a whole group at once (13.11) | reduced after each of $m$ micro-batches, it sends $(m+1)/2$ times as much |
+# | ZeRO-2 | an update has one micro-batch, or a pipeline reduces a whole group at once (13.11) | reduced after each of $m$ micro-batches, it sends $(m+1)/2$ times as much |
 # | ZeRO-3 (FSDP) | the states still do not fit | FLOP per byte = tokens of a micro-batch on a GPU: 19,788 tokens hide it |
 # | HSDP | the states fit in one node: up to 40 billion | the same over NVLink: 2,199 tokens |
 # | tp | the activations of one sequence do not fit, or GPUs outnumber sequences | 5,596 FLOP per byte at tp 8: inside a node only |
@@ -210,8 +210,7 @@ for no in (
     print(plan.why(no))
 
 # %% [markdown]
-# Below the figures the planner counts what would help the layouts that do not fit ("nothing": they need other degrees or more GPUs), and which meshes
-# break a rule. In a terminal: `course plan llama2-70b --gpu H100-SXM --nodes 8 --batch 512 --sequence 4096`.
+# In a terminal: `course plan llama2-70b --gpu H100-SXM --nodes 8 --batch 512 --sequence 4096`.
 #
 # Now move the sliders. (The panel tries fewer layouts, so that it answers at once.)
 #

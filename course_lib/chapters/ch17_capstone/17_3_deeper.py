@@ -562,6 +562,53 @@ saved_of_weakest = 150 / 0.0232
 check("17.8", [days, more_tokens, gpus, saved_of, saved_of_weakest])
 
 # %% [markdown] tags=["exercise"]
+# ### 17.9 Predict: 141 GB
+#
+# Three training runs move from H100 to H200, in nodes of 8: the same peak and the same NVLink, but 141 GB instead of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
+# one of an H100, for which of the three is it cheaper per token? Write down your guess first. Then ask the planner for the fastest layout on either card.
+
+# %% [raw] tags=["hints"]
+# importance 2, difficulty 3
+# Is the memory of the H100 the problem at all? 70B on 16 GPUs: how much is there for each?
+# planner.plan(models.MODELS[…], Recipe(), Cluster(card, nodes), batch, sequence=…), for both cards; .best(1)[0].explain() has recompute, tp, pp, cp and micro_batch.
+# A card that costs a quarter more must make the step a quarter faster.
+
+# %% tags=["exercise"]
+### BEGIN GIVEN
+# card = hardware.accelerator("H200-SXM")
+# shape = models.MODELS["llama3-70b"]
+# plan = planner.plan(shape, Recipe(), Cluster(card, nodes=2), 256, sequence=8192)
+# print(plan.best(1)[0].explain())
+### END GIVEN
+bought = {
+    "llama3-70b, 16 GPUs, 256 × 8192 tokens": ...,
+    "gpt3-175b, 64 GPUs, 512 × 2048 tokens": ...,
+    "llama3-8b, 16 GPUs, 128 × 8192 tokens": ...,
+}
+cheaper = {
+    "llama3-70b, 16 GPUs, 256 × 8192 tokens": ...,
+    "gpt3-175b, 64 GPUs, 512 × 2048 tokens": ...,
+    "llama3-8b, 16 GPUs, 128 × 8192 tokens": ...,
+}
+### BEGIN SOLUTION
+for model, nodes, batch, sequence in (
+    ("llama3-70b", 2, 256, 8192),
+    ("gpt3-175b", 8, 512, 2048),
+    ("llama3-8b", 2, 128, 8192),
+):
+    for name in ("H100-SXM", "H200-SXM"):
+        where = Cluster(hardware.accelerator(name), nodes)
+        shape = models.MODELS[model]
+        plan = planner.plan(shape, Recipe(), where, batch, sequence=sequence)
+        print(model, name, plan.best(1)[0].explain())
+words = ["no recomputation", "fewer cuts", "larger micro-batches"]
+bought = dict(zip(bought, words, strict=True))
+# steps 1.35, 1.16 and 1.04 times as fast, for 1.25 times the price
+cheaper = dict(zip(cheaper, [True, False, False], strict=True))
+### END SOLUTION
+check("17.9", [bought, cheaper])
+
+# %% [markdown] tags=["exercise"]
 # ### 17.11 Build: streams that share a processor
 #
 # Write the timeline of section 17.4. `rates` says how fast tasks run while all of them run; `shared_timeline` says what runs when. A `Task` has a name, a stream, the seconds that it takes alone (`alone_s`), `demands` (the fraction of each resource that it uses at full speed), a `weight`, and `after`: names of tasks that must have ended.

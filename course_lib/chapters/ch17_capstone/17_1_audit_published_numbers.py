@@ -1,31 +1,32 @@
 # %% [raw] tags=["sitting"]
-# question: BLOOM's report says that the hardware ran at half of its peak: is that true, and was it good?
+# question: Is a published number true, and on which terms?
 # importance: 4
 # difficulty: 3
 # group: alone
 # needs: 5, 11, 13
 
 # %% [markdown]
-# # 17 Audit a training run
+# # 17 Audit published numbers
 #
 # In 2022 more than a thousand researchers trained BLOOM, a model with 176 billion parameters, on 366 billion tokens. A public computer near Paris gave them 384 A100 and 1,082,990 GPU-hours
-# (arXiv:2211.05100, table 3 and section 3.4.1). The report says that the hardware ran at half of its peak. **Is that true, and was it good?**
-#
-# You can answer both questions. This chapter brings no new technique. It asks of every number how its authors got it, and whether you get the same.
+# (arXiv:2211.05100, table 3 and section 3.4.1). The report says that the hardware ran at half of its peak. Is that true? Another claim: an RTX 4090 costs a sixth of an H100 and has a sixth of
+# its peak, so a token costs the same on either. Is *that* true? **How do you find out whether a published number is true, and on which terms?**
 #
 # By the end of this sitting you can
 #
 # - say for each family of parallelism whether the network must understand what it moves,
 # - audit a published claim: recompute it on its own terms, then on the right ones,
-# - split the MFU of a whole training run into three factors.
+# - split the MFU of a whole training run into three factors,
+# - say what a token of training and a generated token wait for, and which part of a card you pay for.
 #
 # You need chapters 5, 9, 11 and 13.
 
 # %%
 from course_lib import expect, launch, measure, predict, show_source, style
-from course_lib.chapters.ch17_capstone import claimed, figures
+from course_lib.chapters.ch17_capstone import claimed, costs, figures
 from course_lib.scratch import opaque
-from course_lib.theory import VERDICTS, Claim, budget, flops
+from course_lib.theory import VERDICTS, Claim, budget, collectives, flops
+from course_lib.theory import hardware, models, units
 
 launch.warm_up()
 
@@ -121,7 +122,7 @@ print(said.explain())
 assert said.verdict == VERDICTS[True, False]
 
 # %% [markdown]
-# The second number is the one that most reviewers leave out. It separates mistakes in the arithmetic from mistakes in the assumptions, and an author corrects them in different ways.
+# Most reviewers leave out the second number. It separates mistakes in the arithmetic from mistakes in the assumptions, and an author corrects them in different ways.
 #
 # Sections 13.3 and 13.8 go through this plan for 2048 cards. Here it is as a list of eleven claims. Nine of them say how they were computed.
 #
@@ -140,8 +141,8 @@ expect(0, len(wrong_sums), label="wrong sums", yours=slips)
 figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 
 # %% [markdown]
-# **Explain.** None. Each row is one claim, and the line in the middle is the published value. A hollow square on that line means that the arithmetic is right. A filled one on it as well means
-# that the claim is right.
+# **Explain.** None. Each row is one claim, and the line in the middle is the published value. A hollow square on that line: the arithmetic is right. A filled one as well: the claim itself is
+# right.
 #
 # All nine sums are correct, and six of the nine still mislead, by factors from 1.7 to more than 200. What they assume is wrong: the schedule, the peak, and which GPUs exchange gradients. Take
 # "80 micro-batches fill 80 stages": with $m = p$ nearly half of all slots are bubble, $\frac{p-1}{m+p-1} = \frac{79}{159}$. Or "such a batch is fairly large": in tokens it is 67 million, 16
@@ -220,8 +221,7 @@ figures.bars(
 figures.audited(claimed.bloom(), "What is said of BLOOM's training")
 
 # %% [markdown]
-# The last claim of the picture is curious. The hours are 3.9 months of 384 GPUs, and the calendar agrees, 118 days (arXiv:2211.02001). The steps alone would have taken 3.5 months, and that is
-# what the report says.
+# The last claim of the picture is about months. The hours are 3.9 months of 384 GPUs, and the calendar agrees, 118 days (arXiv:2211.02001). The report's 3.5 months are the steps alone.
 #
 # **Remember**
 # - The MFU of a training run is a product: HFU of a step · useful part · kept hours.
@@ -229,14 +229,148 @@ figures.audited(claimed.bloom(), "What is said of BLOOM's training")
 # - Recompute a log to its last digit. If you cannot, you do not know yet what it counts.
 
 # %% [markdown]
+# ## 17.6 Economics: training and generating
+#
+# Now the second claim of the opening: an RTX 4090 costs about a sixth of an H100 per hour and has a sixth of its peak, so a token costs the same. The claim does not say whether a token of
+# *training* is meant, or one that the model *generates*.
+#
+# Take LLaMA-2 70B on eight cards, cut by tensor parallelism. In training, for a sequence of 4096 tokens, each 4090 sends 37.6 GB. That takes 1.19 s over PCIe, beside 1.28 s of computing at the peak.
+# Nothing hides these sums, so the cards wait half of the time:
+
+# %%
+llama = models.MODELS["llama2-70b"]
+rtx, h100 = map(hardware.accelerator, ("RTX4090", "H100-SXM"))
+trained_bytes = 80 * collectives.tensor_parallel_bytes(1, 4096, 8192, tp=8)
+travel_s = trained_bytes / rtx.inside.bytes_per_s
+compute_s = flops.six_nd(llama.parameters().total, 4096) / 8 / rtx.peak_flop_per_s
+assert (round(travel_s, 2), round(compute_s, 2)) == (1.19, 1.28)
+print(f"{trained_bytes / 1e9:.1f} GB: {travel_s:.2f} s, beside {compute_s:.2f} s")
+
+# %% [markdown]
+# Generating text is called **decoding** (解码): token by token, each computed from all before it. For one new token the messages are 4096 times smaller, and only the forward pass sends them. That leaves
+# 4.6 MB, 0.15 ms on the wire. Computing takes 0.1 ms.
+#
+# **Predict.** So a token takes next to no time? How many milliseconds does one token of one sequence take on the eight 4090?
+
+# %%
+token_ms = predict("17.token", "Milliseconds for a token?", yours=None, unit="ms")
+
+# %%
+one = costs.Decoding(llama, rtx, tp=8)
+expect(1000 * one.token_s, label="a token", unit="ms", yours=token_ms)
+assert round(one.sent_bytes / 1e6, 1) == 4.6 and round(one.transfer_s * 1e3, 2) == 0.15
+assert round(one.compute_s * 1e3, 1) == 0.1  # beside the reading, so it does not show
+
+# %% tags=["drawing"]
+waits = {
+    "training": {
+        "computing": compute_s,
+        "messages": travel_s,
+        "latency": 2 * one.latency_s,
+    },
+    "decoding": one.waits(),
+}
+total_s = {name: sum(parts.values()) for name, parts in waits.items()}
+figures.stacked_bars(
+    {
+        name: {part: size / total_s[name] for part, size in parts.items() if size}
+        for name, parts in waits.items()
+    },
+    "What eight RTX 4090 wait for: a sequence in training, a token in decoding",
+    "{:.0%}".format,
+    {name: units.format_seconds(total) for name, total in total_s.items()},
+)
+
+# %% [markdown]
+# **Explain.** 30 ms. *Reading the weights* takes 17 ms: each card must read its 17 GB to make one token. That is 1 FLOP per byte, where the card's ridge is at 164 (section 5.4). *Latency* takes 13 ms: 160
+# sums, one after another, of 14 steps each. (For such small sums real engines use algorithms with fewer steps than a ring. The order of magnitude stays.)
+#
+# So training waits for FLOP and for bytes between cards, decoding for memory bandwidth and latency. A batch helps decoding, because all its sequences share one reading of the weights:
+
+# %%
+batches = {
+    f"{count} at once": costs.Decoding(llama, h100, tp=8, batch=count, context=4096)
+    for count in (1, 8, 32, 128)
+}
+assert batches["128 at once"].token_s < 2 * batches["1 at once"].token_s
+
+# %% tags=["drawing"]
+figures.stacked_bars(
+    {name: many.waits() for name, many in batches.items()},
+    "One more token for each sequence, on eight H100",
+    units.format_seconds,
+    {name: f"{many.tokens_per_s:,.0f} tokens/s" for name, many in batches.items()},
+)
+
+# %% [markdown]
+# One more token for 128 sequences takes only 60 % longer than for a single one. How many sequences fit? Each keeps the keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB
+# per token for this model, 1.3 GB for 4096 tokens. So the *size* of the memory matters as much as its bandwidth. 731 sequences fit on eight H200, and 34 on eight 4090.
+#
+# Prices change every month. The course has a few examples, with date and source:
+
+# %%
+for name in ("H100-SXM", "H200-SXM", "RTX4090"):
+    print(f"{name:<9}", costs.PRICES[name].explain())
+
+# %% [markdown]
+# **Predict.** LLaMA-2 70B generates one million tokens, with as many sequences at once as fit. How many times the 4090's price is the H200's? Write 2 if it costs twice as much, 0.5 for half.
+
+# %%
+price_ratio = predict("17.price", "H200 / 4090, for a token?", yours=None)
+
+
+# %%
+def cost_on(name, sequences=None):
+    """Of a node of eight; None: as many sequences of 4096 tokens as fit."""
+    card, node = hardware.accelerator(name), {"tp": 8, "context": 4096}
+    fit = costs.most_sequences(costs.Decoding(llama, card, **node), reserve_bytes=1e9)
+    decoding = costs.Decoding(llama, card, batch=sequences or fit, **node)
+    return costs.TokenCost(decoding, costs.PRICES[name].usd)
+
+
+found = [cost_on(name).generating_usd for name in ("H200-SXM", "RTX4090")]
+expect(found[0] / found[1], label="H200 / 4090", yours=price_ratio)
+
+# %% tags=["drawing"]
+bars = {
+    name: {
+        "training": cost_on(name).training_usd,
+        "generating, 32": cost_on(name, 32).generating_usd,
+        "generating, full": cost_on(name).generating_usd,
+    }
+    for name in ("H100-SXM", "H200-SXM", "RTX4090")
+}
+assert bars["RTX4090"]["generating, 32"] < bars["H200-SXM"]["generating, 32"]
+fits = [cost_on(name).decoding.batch for name in ("H200-SXM", "RTX4090")]
+assert fits == [731, 34]
+figures.token_costs(bars, "LLaMA-2 70B on eight cards")
+
+# %% [markdown]
+# **Explain.** With 32 sequences the cheap card wins. With as many as fit, the expensive one wins by far. Training at the same MFU of 40 % costs the same on the H100 and the 4090, because price and peak go
+# together. But 40 % is an assumption, and for the 4090 a bold one: section 17.11 lets the planner decide.
+
+# %%
+from course_lib.chapters.ch17_capstone import panels
+
+panels.token_cost()
+
+# %% [markdown]
+# Try two things: the price at which a 4090 generates as cheaply as an H100, each with a full batch; and a context of 32,768 tokens.
+#
+# **Answers.** At 0.15 USD an hour, less than half of its price above. With 32,768 tokens of context only 49 sequences fit on the H100s instead of 398, and a generated token costs seven times as much.
+#
+# **Remember**
+# - Training pays for FLOP and bytes between cards; decoding for memory bandwidth, latency, and room for a batch.
+# - A price has a date. The ratio of two throughputs lasts longer.
+
+# %% [markdown]
 # ## The answer
 #
-# "Half of the peak" is true for the hardware during a step, 47.8 %. But only 73.7 % of that arithmetic is useful, and only 90 % of the hours were kept: the whole training used 31.8 % of the
-# peak. It was not the best of its time. LLaMA 65B, on the same chip, reached half as much again, with sequences of the same length and much less recomputation. For a first run of this size on a
-# public machine it is respectable.
+# Recompute it twice: on its own terms, and on the right ones. "Half of the peak" is true for the hardware during a step of BLOOM, 47.8 %. But only 73.7 % of that arithmetic is useful, and only 90 % of
+# the hours were kept, so the whole training used 31.8 % of the peak. Was that good? LLaMA 65B, on the same chip, reached half as much again, with much less recomputation. For a first run of this size
+# on a public machine it is respectable. And a token costs the same on both cards in training at the same MFU, but not when it is generated.
 #
-# Now audit a run yourself. Exercise 17.12 builds the audit as a function, and with it exercise 17.13 asks for a current claim that you choose. It is the one piece of this chapter that nobody has
-# solved before you.
+# Now audit a run yourself. Exercise 17.12 builds the audit as a function, and with it exercise 17.13 asks for a current claim that you choose. Nobody has solved that one before you.
 
 # %% tags=["exercise"]
 from course_lib import check, hint, solution
@@ -244,6 +378,48 @@ from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Recipe, hardware, models
 from course_lib.chapters.ch17_capstone.costs import sharded_backward
 from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
+
+# %% [markdown] tags=["exercise"]
+# ### 17.2 Implement: what a decoded token waits for
+#
+# In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B; in decoding it sends 4.6 MB for a token (section 17.6). A colleague concludes that the network hardly matters for decoding. Write a function that
+# says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
+#
+# - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
+# - computes 2 FLOP for each of its weights and each sequence: `"computing"`,
+# - sends the bytes of two all-reduces in each layer, of `hidden` numbers in bf16 for each sequence: `"bytes"`,
+# - waits for the link's latency in each of the $2(tp-1)$ steps of these all-reduces: `"latency"`.
+#
+# Keys and values are left out here. `hardware.accelerator(card)` has `memory_bytes_per_s`, `peak_flop_per_s`, `inside.bytes_per_s` and `inside.latency_s`. When does the conclusion fail?
+
+# %% [raw] tags=["hints"]
+# importance 4, difficulty 3
+# Which of the four grow with the number of sequences, and which do not?
+# Each layer has two all-reduces forward, and a ring has 2 (tp - 1) steps: each has the link's latency and carries 1/tp of the message.
+# Put the four times into a dict; max(times, key=times.get) is the name of the longest.
+
+
+# %% tags=["exercise"]
+def waits_for(
+    weights: int, layers: int, hidden: int, tp: int, sequences: int, card: str
+) -> tuple[str, float]:
+    """What takes longest ("memory", "computing", "bytes" or "latency"), and its seconds."""
+    ### BEGIN SOLUTION
+    gpu = hardware.accelerator(card)
+    sums = 2 * layers
+    message = 2 * hidden * sequences
+    times = {
+        "memory": 2 * weights / tp / gpu.memory_bytes_per_s,
+        "computing": 2 * weights * sequences / tp / gpu.peak_flop_per_s,
+        "bytes": sums * 2 * (tp - 1) / tp * message / gpu.inside.bytes_per_s,
+        "latency": sums * 2 * (tp - 1) * gpu.inside.latency_s,
+    }
+    longest = max(times, key=times.get)
+    return longest, times[longest]
+    ### END SOLUTION
+
+
+check("17.2", waits_for)
 
 # %% [markdown] tags=["exercise"]
 # ### 17.3 Debug: the plan once more, for 13B

@@ -1,33 +1,150 @@
 # %% [raw] tags=["sitting"]
-# question: What can eight small processes prove about a plan for 512 GPUs?
+# question: Which plan for a 70B model would you sign, and what can eight small processes prove about it?
 # importance: 4
 # difficulty: 3
 # group: alone
 
 # %% [markdown]
-# # 17 Build it small, and report
+# # 17 Plan, build it small, report
 #
-# You have signed a plan for 69 billion parameters on 512 GPUs. On your machine you have eight processes and a model with 0.2 million parameters. **What can they prove about the plan?** More than it seems, and less than you
-# would like.
+# LLaMA-2 70B saw 2 trillion tokens (arXiv:2307.09288, section 2). You get 64 nodes of 8 H100. At their peak they would need 19 days. The fastest layout that the planner knows needs 42 days, if its
+# messages hide as well as they can. At 2 USD an hour, a day costs 25,000 USD. **Which plan would you sign, and what can eight processes on your machine prove about it?**
 #
 # By the end of this sitting you can
 #
-# - test the layout of a large plan on eight small ranks, and say what the test leaves open,
-# - grade a defence of a plan, and your own,
+# - choose a plan that loses little if less hides than you hoped, and give it a date,
+# - defend a plan by five answers, and grade a defence,
+# - test a layout on eight small ranks, and say what the test leaves open,
 # - say in which direction your estimates err.
 
 # %%
 import os
 
-from course_lib import demos, expect, predict, style
-from course_lib.chapters.ch17_capstone import figures, reporting
+from course_lib import demos, emitting, expect, launch, predict, style
+from course_lib.chapters.ch17_capstone import claimed, figures, reporting
 from course_lib.emitting import course
-from course_lib.theory import Cluster, Job, Layout, Recipe, TransformerShape
-from course_lib.theory import hardware, models, units
+from course_lib.theory import CAUTIOUS, Cluster, Job, Layout, Recipe, TransformerShape
+from course_lib.theory import flops, gpu_memory, hardware, models, planner, units
 from course_lib.theory.network import step_traffic
+
+launch.warm_up()
+
+# %% [markdown]
+# ## 17.7 Plan 70B
+#
+# Make a plan that others can judge: 2 trillion tokens, 4 million of them in an update, on 512 H100. First the scale: $6ND = 6 \cdot 69 \cdot 10^9 \cdot 2 \cdot 10^{12} = 8.3 \cdot 10^{23}$
+# FLOP. 512 H100 have $5.1 \cdot 10^{17}$ FLOP/s at their peak, so 19 days at least. The steps of the fastest layout take 42 days, if its messages hide as well as they can. It has ZeRO-2, which exchanges gradients
+# with each of 16 micro-batches.
+#
+# **Predict.** Suppose that only half of dp's messages hide, and none of cp's. How many days do the steps of the same layout take?
+
+# %%
+not_hidden = predict("17.days", "Days, if less hides?", yours=None, unit="days")
+
+# %%
+llama, h100 = models.MODELS["llama2-70b"], hardware.accelerator("H100-SXM")
+cluster = Cluster(h100, nodes=64)
+found = planner.plan(llama, Recipe(), cluster, 1024, sequence=4096)
+plans = {"optimistic": found, "cautious": found.under(CAUTIOUS)}
+updates = 2e12 / (1024 * 4096)
+(fastest,) = planner.fastest(tuple(plans.values()), 1)
+(sturdiest,) = planner.sturdy(tuple(plans.values()), 1)
+days = [updates * seconds / 86_400 for seconds in fastest.steps_s]
+sturdy_days = [updates * seconds / 86_400 for seconds in sturdiest.steps_s]
+assert [round(size) for size in days + sturdy_days] == [42, 47, 43, 43]
+assert fastest.option.layout.zero_stage == 2 and sturdiest.option.layout.zero_stage == 1
+expect(days[1], label="the fastest, cautiously", unit="days", yours=not_hidden)
+
+# %% tags=["drawing"]
+at_peak_s = flops.six_nd(llama.parameters().total, 2e12) / 512 / h100.peak_flop_per_s
+spent_s = {"all at the peak": {"computing": at_peak_s}}
+for which, option in {"fastest": fastest, "sturdiest": sturdiest}.items():
+    for name, plan in plans.items():
+        parts = plan.step(option.option).parts()
+        spent_s[f"{which}, {name}"] = {part: updates * parts[part] for part in parts}
+figures.stacked_bars(
+    spent_s, "Where the days go", lambda part_s: f"{part_s / 86_400:.0f} days"
+)
+
+# %% [markdown]
+# **Explain.** 47 days, 11 % more than promised. Nobody knows before the first run how much really hides. So rank by the worst-case *regret*: how far each layout falls behind the best one under the assumptions that suit
+# it least (section 13.4).
+
+# %%
+print(planner.explain_sturdy(plans, 4))
+print(f"regret: fastest {fastest.regret:.1%}, sturdiest {sturdiest.regret:.1%}")
+assert 0.07 < fastest.regret < 0.10 and sturdiest.regret < 0.01
+
+# %% [markdown]
+# The sturdiest layout takes 42.8 days at best and 43.4 at worst. Its gradients are exchanged once in an update (ZeRO-1), so little depends on what hides.
+#
+# **From steps to the calendar.** All these are days of steps. Section 17.5 has a third factor, the hours that are kept. Failures, restarts and evaluations took a tenth of BLOOM's hours, and they will take some of yours.
+# A plan that promises a date divides by it:
+
+# %%
+kept = claimed.RunAudit(claimed.BLOOM, claimed.BLOOM_STEP).kept  # 0.90
+for name, dates in {"fastest": days, "sturdiest": sturdy_days}.items():
+    least, most = (size / kept for size in dates)
+    print(f"{name}: {least:.0f} to {most:.0f} days on the calendar")
+assert [round(size / kept) for size in days + sturdy_days] == [47, 52, 47, 48]
+
+# %% [markdown]
+# (90 % is what BLOOM reached with 384 GPUs in 2022.)
+#
+# Before you sign, look at the memory of each of the four stages:
+
+# %%
+sturdy_job = found.question.job(sturdiest.option.layout)
+figures.consumer_bars(
+    {f"stage {stage}": gpu_memory(sturdy_job, stage) for stage in range(4)},
+    "The sturdiest layout, by stage",
+    found.capacity_bytes,
+)
+
+# %% [markdown]
+# 68.8 of 80.8 GB. The fastest layout needs all 80.8 GB: if one library wanted 5 GB more, it would fail in its first minute.
+#
+# ### Choose and defend
+#
+# Choose a layout: one from the table, or one of your own. `planner.plan(…, only={"zero_stage": (0, 1)})` searches among some of them only. It must satisfy tp · pp · cp · dp = 512 and
+# micro_batch · accumulation · dp = 1024. `keep_plan` keeps it for your report.
+
+# %%
+choice = None  # Layout(tp=..., pp=..., dp=..., zero_stage=..., accumulation=..., ...)
+print(reporting.keep_plan(plans, choice) or "")
+
+# %% [markdown]
+# Now write down why. A plan is defended when these five questions are answered:
+#
+# 1. **Does it fit?** With how many GB to spare, and what fills the fullest GPU?
+# 2. **What does it rest on?** Which assumption, if wrong, costs it most?
+# 3. **What nearly won?** Name the layout that you did not take, and why.
+# 4. **Who runs it?** Which engine can do all of it, and with which schedule?
+# 5. **How would you know?** What do you measure in the first hour, and which number would change your mind?
+#
+# Write them into `report/defence.md`. `course report` creates the file if it is missing, and nothing ever overwrites it. Section 17.9 has a specimen and a scale of points: write yours first.
+#
+# Do not type the plan into a configuration by hand. Here it is for Megatron-LM, your choice or the sturdiest layout:
+
+# %%
+job = found.question.job(choice or sturdiest.option.layout)
+try:
+    print(*emitting.files("megatron", job, "LLaMA-2 70B").values())
+except ValueError as refusal:
+    print(refusal)
+
+# %% [markdown]
+# In a terminal, `course plan llama2-70b --gpu H100-SXM --nodes 64 --batch 1024 --sequence 4096 --emit megatron --to run` writes the files for the fastest layout, and `--layout 7` for the seventh.
+#
+# **Remember**
+# - Sign the plan with the least regret under both sets of assumptions, not the one that wins under one.
+# - Divide days of steps by the share of the hours that you keep.
+# - A defence names the assumption on which the plan rests, and the measurement that would refute it.
 
 # %% [markdown]
 # ## 17.8 Build it small
+#
+# You have a model with 0.2 million parameters and eight processes. What can they prove about 69 billion on 512 GPUs?
 #
 # | eight small ranks prove | they say nothing about |
 # |---|---|
@@ -36,23 +153,17 @@ from course_lib.theory.network import step_traffic
 # | that training equals one process | the peak of the memory |
 # | that the formulas take each degree into account | kernels, links, failures |
 #
-# `step_traffic` predicts the left column, for small and large models alike. By that function, rank 0 sends this in one update of the sturdiest plan of section 17.7:
-
-# %%
-more = {"sequence_parallel": True, "zero_stage": 1, "accumulation": 32}
-layout = Layout(tp=2, pp=4, cp=2, dp=32, virtual_stages=5, **more)
-h100s = Cluster(hardware.accelerator("H100-SXM"), nodes=64)
-large = Job(models.MODELS["llama2-70b"], Recipe(), layout, h100s, 4096)
-handed = step_traffic.step_traffic(large, 0).bytes_by_axis
-handed = {f"70B, {axis}": size for axis, size in handed.items() if size}
+# `step_traffic` predicts the left column, for small and large models alike. By that function, rank 0 sends this in one update of your plan, or of the sturdiest one:
 
 # %% tags=["drawing"]
+handed = step_traffic.step_traffic(job, 0).bytes_by_axis
+handed = {f"70B, {axis}": size for axis, size in handed.items() if size}
 told = {name: units.format_bytes(size) for name, size in handed.items()}
 figures.bars(handed, told, "What rank 0 sends in one update")
 
 # %% [markdown]
-# tp's 108 GB stay inside a node, and every layer waits for them. dp sends 34 GB over the network, once in an update. The fastest plan reduces gradients after each of 16 micro-batches, so its dp sends several times as much. A
-# defence has to say so.
+# In the sturdiest plan tp's 108 GB stay inside a node, and every layer waits for them. dp sends 34 GB over the network, once in an update. The fastest plan reduces gradients after each of 16 micro-batches,
+# so its dp sends several times as much. A defence has to say so.
 #
 # The small model can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
 
@@ -132,7 +243,7 @@ figures.bars(times, told, "One update", style.COMPUTING)
 # %% [markdown]
 # ## 17.9 The report
 #
-# The course ends with a page of your own. `reporting.report()` makes it from your plan and its defence, the small run, each prediction beside theory and measurement, the gaps and their causes, exercises, audits, and your library.
+# The course ends with a page of your own. `reporting.report()` makes it from your plan and its defence, the small run, your predictions, gaps, exercises and audits, and your library.
 #
 # **Grade the defence first.** Ask a colleague to give points, and give them yourself:
 
@@ -170,8 +281,8 @@ if own:
 reporting.report()
 
 # %% [markdown]
-# Open `report.html` in a browser. It is one file that needs no network, so you can send it to a colleague. `report.pdf` is the same on paper, if Chromium or Chrome is there to print it. In a terminal: `course report --name "…" --race`,
-# which also measures your parts beside the course's.
+# Open `report.html` in a browser. It is one file that needs no network, so you can send it to a colleague. `report.pdf` is the same on paper, if there is a Chromium to print it. In a terminal:
+# `course report --name "…" --race`, which also measures your parts beside the course's.
 #
 # The top of the page can be checked without reading. Does the plan fit? Does an engine run it? Are the bytes equal? Has each gap above 10 % a cause? An honest "no" is worth more than an empty page.
 #
@@ -185,8 +296,11 @@ reporting.report()
 # %% [markdown]
 # ## The answer
 #
-# Eight processes prove who talks with whom, each count and each byte, and that the training equals one process: all rows of the report agree exactly. They prove nothing about time: the update on eight ranks is not an eighth of the update on one.
-# For the 42 days, or 47, you need the first hour on the real cluster, and the number that you wrote down before.
+# Sign the sturdiest plan: tp 2 · pp 4 · cp 2 · dp 32 with ZeRO-1 takes 43 days of steps whatever hides, and 47 to 48 on the calendar. 512 GPUs for 48 days cost 1.2 million USD. Eight small processes prove who talks with
+# whom, each count and each byte, and that the training equals one process. They prove nothing about time. For the date you need the first hour on the real cluster, and the number that you wrote down before.
+
+# %%
+assert round(512 * 48 * 24 * 2 / 1e6, 1) == 1.2 and round(512 * 24 * 2, -3) == 25_000
 
 # %%
 from course_lib import quiz
