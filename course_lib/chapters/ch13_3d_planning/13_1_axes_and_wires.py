@@ -56,7 +56,7 @@ assert Layout(dp=4, ep=4).world == 4  # ep adds no GPUs
 # The ranks form a block with one side for each degree. It is called a **device mesh** (设备网格). Training with tp, pp and dp together is
 # **3D parallelism** (三维并行). Eight ranks are the smallest example, $2 \times 2 \times 2$.
 #
-# Which rank number belongs to which place? Megatron-LM counts, from the inside out, tp, cp, dp, pp. Without cp this is
+# Megatron-LM numbers the ranks from the inside out: tp, cp, dp, pp. Without cp this is
 #
 # $$\text{rank} = (pp_i \cdot dp + dp_i) \cdot tp + tp_i,$$
 #
@@ -127,7 +127,7 @@ steppers.talks("tp 2 × dp 4 × pp 2")
 # ### Deeper: the course's own version
 #
 # Try exercise 13.12 first: it asks you to write this class. `torch.arange(…).view(…)` is the formula above, because the last dimension runs fastest.
-# `lines` cuts the block into lines along one dimension, and each line becomes a process group.
+# `lines` cuts the block along one dimension, and each line becomes a process group.
 
 # %%
 from course_lib import scratch, show_source
@@ -238,12 +238,11 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 # %% [markdown]
 # ## 13.3 Few exchanges, and how large the batch becomes
 #
-# On slower wires dp needs help. Take cheap cards: RTX 4090 with 24 GB, connected by PCIe at 32 GB/s. Note 004 plans with them for LLaMA-2 70B, one layer
-# on each card, and micro-batches of 8 sequences of 4096 tokens. In its numbers, 1 billion parameters a layer and 330 TFLOP/s, a card computes 0.596 s for
-# one micro-batch. Its fp32 gradients are 4 GB. An all-reduce sends nearly all of them twice, in 0.25 s: 42 % of the computing.
+# The slower wire is left to dp. Is it fast enough? Take cheap cards, RTX 4090 connected by PCIe at 32 GB/s. Note 004 plans LLaMA-2 70B for them, with one
+# layer on each card and micro-batches of 8 sequences of 4096 tokens. In its numbers, 1 billion parameters a layer and 330 TFLOP/s, a card computes 0.596 s
+# for one micro-batch. Its fp32 gradients are 4 GB. An all-reduce sends nearly all of them twice, in 0.25 s: 42 % of the computing.
 #
-# The note has a remedy, and it is the best idea of the note. A stage runs 80 micro-batches in an update. It can add their gradients up on the GPU, and
-# exchange the sum once.
+# The best idea of the note is its remedy. A stage runs 80 micro-batches in an update. It can add their gradients up on the GPU, and exchange the sum once.
 #
 # **Predict.** What percentage of the computing does the exchange take then?
 
@@ -270,8 +269,7 @@ expect(
 #
 # $$\frac{6\,P\,t \cdot m}{2 \cdot 4\,P} = \frac{3}{4}\,t\,m \quad\text{FLOP per byte.}$$
 #
-# The parameters cancel. What counts is the number of tokens between two exchanges. For tensor parallelism the tokens cancel (section 10.7), so
-# accumulation does not help it:
+# The parameters cancel; the tokens between two exchanges count. For tensor parallelism the tokens cancel (section 10.7), so accumulation does not help it:
 
 # %% tags=["drawing"]
 counts = [2**power for power in range(8)]
@@ -314,8 +312,8 @@ figures.bars(batches, "{:.1f}".format, title, style.COMPUTING)
 
 # %% [markdown]
 # Batches far above the critical batch (chapter 2) waste tokens, and 67 million tokens are 16 times LLaMA-2's own batch. Note 004 says that "the 2048 cards
-# take part in data parallelism independently". For samples the number is right. For gradients it is wrong: only the 25.6 cards that hold the same layer
-# exchange them. Section 13.8 audits the rest of this plan line by line.
+# take part in data parallelism independently". For samples the number is right. For gradients it is wrong: only cards that hold the same layer exchange
+# them, $2048 / 80 = 25.6$. Section 13.8 audits this plan line by line.
 #
 # **Remember**
 # - The intensity of dp is $\frac{3}{4}$ of the tokens between two exchanges. Accumulation raises it, and not that of tp.
@@ -327,7 +325,7 @@ figures.bars(batches, "{:.1f}".format, title, style.COMPUTING)
 #
 # Choose tp, pp and cp so that their product divides the number of GPUs; dp is the rest. For LLaMA-2 70B on 2048 H100, tp 8 · pp 8 leaves 32 replicas and
 # no idle GPU. The 8 ranks of a tp group must share a node, because tp sends 36 times as much as dp and nothing hides it. In the wrong order the same
-# update takes 6.3 s instead of 2.9 s. The next sitting chooses the degrees.
+# update takes 6.3 s instead of 2.9 s.
 
 # %%
 assert round(wrong.total_s, 1) == 6.3

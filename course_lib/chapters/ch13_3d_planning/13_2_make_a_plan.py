@@ -42,12 +42,12 @@ launch.warm_up()
 # |---|---|---|
 # | DDP | one GPU holds everything | 16 bytes a parameter: 5 billion fill 80 GB |
 # | ZeRO-1 | there are replicas | it sends what DDP sends, and cuts 12 of the 16 bytes by dp |
-# | ZeRO-2 | an update has one micro-batch, or a pipeline reduces a whole group at once (13.11) | reduced after each of $m$ micro-batches, it sends $(m+1)/2$ times as much |
+# | ZeRO-2 | an update has one micro-batch, or a pipeline reduces a whole group at once (section 13.11) | reduced after each of $m$ micro-batches, it sends $(m+1)/2$ times as much |
 # | ZeRO-3 (FSDP) | the states still do not fit | FLOP per byte = tokens of a micro-batch on a GPU: 19,788 tokens hide it |
 # | HSDP | the states fit in one node: up to 40 billion | the same over NVLink: 2,199 tokens |
 # | tp | the activations of one sequence do not fit, or GPUs outnumber sequences | 5,596 FLOP per byte at tp 8: inside a node only |
-# | pp | it still does not fit | the bubble is $(p-1)/m$ of the computing: $m = 4p$ leaves up to 20 % of the step idle, 11 % with two chunks a stage |
-# | cp | a sequence is too long for that | tokens on a rank: 4,947 hide a causal zig-zag ring |
+# | pp | the states do not fit, or tp costs too much | the bubble is $(p-1)/m$ of the computing: $m = 4p$ leaves up to 20 % of the step idle, 11 % with two chunks a stage |
+# | cp | a sequence is too long for tp | tokens on a rank: 4,947 hide a causal zig-zag ring |
 # | ep | there are experts | $2.25f$ FLOP per byte, with $f$ the width of an expert; they hide only if something else computes meanwhile |
 
 # %% tags=["drawing"]
@@ -89,14 +89,11 @@ figures.bars(
 #
 # ### One plan by hand
 #
-# Back to the 64 H100 and the 512 sequences.
-#
 # **Does it fit?** The planner uses 80.8 GB of a GPU. The rest of the 85 GB is a **margin** (余量) for allocators and libraries.
 #
 # 1. The states take 16 bytes for each of 69 billion parameters, 1,104 GB. So at least 14 GPUs must share them.
 # 2. A layer keeps $40.5\,s\,h$ bytes of activations for one sequence (section 11.3), 1.36 GB; 80 layers keep 108.7 GB. That is more than a GPU has. Stages
-#    do not help: under 1F1B the first of $p$ stages holds $p$ micro-batches of an 80/p-th of the layers. tp does help. With tp 8, the whole node, 13.6 GB are
-#    left.
+#    do not help: under 1F1B the first of $p$ stages holds $p$ micro-batches of $80/p$ layers. tp does help. With tp 8, the whole node, 13.6 GB are left.
 # 3. With tp 8 and pp 1, dp is 8. ZeRO-1 leaves $(4 + 12/8) \cdot 69/8 = 47.4$ GB of states on a GPU. Together with the activations that is 61 GB. It fits.
 #
 # **How long does it take?** Each replica runs $512 / 8 = 64$ micro-batches.
@@ -212,7 +209,7 @@ for no in (
 # %% [markdown]
 # In a terminal: `course plan llama2-70b --gpu H100-SXM --nodes 8 --batch 512 --sequence 4096`.
 #
-# Now move the sliders. (The panel tries fewer layouts, so that it answers at once.)
+# Now move the sliders:
 #
 # 1. Raise the nodes step by step to 2048, and leave the batch. Which colour grows, and why can no layout prevent it?
 # 2. Set the ZeRO stage to 0. Which degree replaces it, and what happens to the time?
@@ -235,15 +232,15 @@ assert round(100 * (without.step_s / with_zero.step_s - 1)) == 4
 # %% [markdown]
 # **Answers.**
 #
-# 1. The bubble grows. 512 sequences allow at most dp 512, so 16,384 GPUs need tp · pp · cp of 32 or more, and each pipeline has few micro-batches. The batch limits how
-#    many GPUs are of use (chapter 1).
-# 2. Without ZeRO it needs eight stages to fit, instead of two. The step takes 4 % longer.
+# 1. The bubble grows. 512 sequences allow at most dp 512, so 16,384 GPUs need tp · pp · cp of 32 or more, and each pipeline has few micro-batches. So the batch
+#    limits how many GPUs are useful (chapter 1).
+# 2. Without ZeRO the model needs eight stages to fit, instead of two. The step takes 4 % longer.
 #
 # ### How far to trust it
 #
 # Two rates behind the predicted times are fitted to published runs (section 13.10). A fit proves nothing about the runs it was fitted to, but a *change* between two runs is
 # not fitted. Meta trained Llama 3 405B on 8,192 H100 at 430 TFLOP/s for each GPU, and on 16,384 at 400
-# (arXiv:2407.21783, table 4). The batch stayed 16 million tokens.
+# (arXiv:2407.21783, table 4), with the same batch.
 
 # %%
 meta = published.LLAMA3_405B  # 16,384 GPUs, dp 128, 16 micro-batches
@@ -283,13 +280,13 @@ show_source(scratch.three_d.ThreeD)
 # %% [markdown]
 # - `cut_gpt` cuts all matrices for tp, then `cut` takes this stage's layers. `Pipeline` runs the schedule and does not know about tp.
 # - Each replica takes its rows of the batch, in pieces. All tp ranks of a replica take the *same* rows.
-# - Gradients are averaged over dp at the end, once (with cp over dp · cp). Two kinds of weights are also summed along another axis: pp sums the tied table of the first and
+# - Gradients are averaged over dp once, at the end. Two kinds of weights are also summed along another axis: pp sums the tied table of the first and
 #   the last stage (chapter 11), and with sequence parallelism tp sums the gradients of the norms (chapter 10).
 #
 # PyTorch composes the same by `parallelize_module`, `fully_shard` and `PipelineStage`, each given its dimension of the `DeviceMesh`.
 #
 # **Predict.** Rank 0 has 3 layers and the embedding, which tp cuts by words (chapter 10). The batch is 8 sequences of 16 tokens in fp32, dp is 2, and each replica runs two
-# micro-batches. How many bytes does rank 0 put into tp's all-reduces in one update? First take the size of one message, then count the messages.
+# micro-batches. How many bytes does rank 0 put into tp's all-reduces in one update?
 
 # %%
 tp_bytes = predict("13.tp_bytes", "tp bytes?", yours=None)
@@ -319,7 +316,7 @@ figures.rank_mesh(eight.places, version.sent)
 # %% [markdown]
 # **Explain.** Two of the 8 sequences are a micro-batch, so one message has $2 \cdot 16 \cdot 32$ numbers, 4096 bytes. There are four all-reduces for each of 3 layers and one for
 # the embedding, in each of two micro-batches: 26 · 4096 bytes. All counts and bytes are exact, for each axis. The gradient differs from that of one process by some $10^{-7}$, the
-# rounding of fp32. Three kinds of parallelism, and the training is the same.
+# rounding of fp32.
 #
 # Now run four ranks: tp 2, pp 2, and dp 1.
 #
@@ -343,7 +340,7 @@ assert not any(name.startswith("dp") for name in four.sent)
 #
 # **Remember**
 # - Cut for tp, then take a stage's layers, then average over dp once.
-# - With more replicas each sends less over tp, and stores the same.
+# - dp changes neither the calls of tp nor what a rank stores, only the size of a message.
 
 # %% [markdown]
 # ## 13.7 What is yours

@@ -39,8 +39,8 @@ bloom_share = predict("17.bloom", "Percent of the peak?", yours=None, unit="%")
 # %% [markdown]
 # ## 17.1 Four families, one model
 #
-# The first claim can be audited by running it. The four families of parallelism cut the batch (data), the stack of layers (pipeline), each matrix (tensor), or the set of experts. Note 003
-# says that once the structure is fixed, you only move **opaque bits** (不透明的位) from A to B, like a network switch that forwards packets and knows nothing of what is in them.
+# Begin with a claim that you can audit by running it. The four families of parallelism cut the batch (data), the stack of layers (pipeline), each matrix (tensor), or the set of experts. In all
+# of them, one reads, you only move **opaque bits** (不透明的位) from A to B, like a network switch that forwards packets and knows nothing of what is in them.
 
 # %%
 figures.families()
@@ -78,7 +78,7 @@ for family, (typed, as_bytes, size) in first.items():
 # %% [markdown]
 # **Explain.** Two. A pipeline passes activations on, and experts receive tokens and send them back: here the network need not understand anything. Data and tensor parallelism need a *sum*. To
 # add, one must know where a number ends and that it is fp32. Added byte by byte, without a carry to the next byte, the result is noise, and no error is raised. So a switch that adds on the way,
-# such as NVLink SHARP, needs the type. FSDP does one of each: its all-gather passes bytes on, its reduce-scatter adds.
+# such as NVLink SHARP, needs the type. FSDP does one of each: its all-gather passes bytes on, its reduce-scatter adds. (Note 003 quotes the claim for all four families.)
 #
 # **Remember**
 # - Two families pass bytes on, two add numbers. Only the first two are opaque to the network.
@@ -124,7 +124,7 @@ assert said.verdict == VERDICTS[True, False]
 # %% [markdown]
 # Most reviewers leave out the second number. It separates mistakes in the arithmetic from mistakes in the assumptions, and an author corrects them in different ways.
 #
-# Sections 13.3 and 13.8 go through this plan for 2048 cards. Here it is as a list of eleven claims. Nine of them say how they were computed.
+# Section 13.8 goes through this plan for 2048 cards. Here it is as eleven claims. Nine of them say how they were computed.
 #
 # **Predict.** In how many of the nine is the arithmetic wrong?
 
@@ -202,7 +202,7 @@ figures.paid_time(bloom_audit)
 # - The yellow band is arithmetic that 6ND does not count. More memory makes it thinner, because less is recomputed.
 # - The hatched column is hours without such steps. Checkpoints, restarts and spare nodes make it narrower (chapter 15).
 #
-# Ninety percent over almost four months is good. The team had four nodes in reserve, and one or two GPUs failed per week. Here is the MFU of other whole training runs:
+# Ninety percent over almost four months is good: one or two GPUs failed per week. Here is the MFU of other whole training runs:
 
 # %% tags=["drawing"]
 runs = {
@@ -283,7 +283,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # **Explain.** 30 ms. *Reading the weights* takes 17 ms: each card must read its 17 GB to make one token. That is 1 FLOP per byte, where the card's ridge is at 164 (section 5.4). *Latency* takes 13 ms: 160
-# sums, one after another, of 14 steps each. (For such small sums real engines use algorithms with fewer steps than a ring. The order of magnitude stays.)
+# sums, one after another, of 14 steps each. (For such small sums real engines use algorithms with fewer steps than a ring.)
 #
 # So training waits for FLOP and for bytes between cards, decoding for memory bandwidth and latency. A batch helps decoding, because all its sequences share one reading of the weights:
 
@@ -355,9 +355,9 @@ from course_lib.chapters.ch17_capstone import panels
 panels.token_cost()
 
 # %% [markdown]
-# Try two things: the price at which a 4090 generates as cheaply as an H100, each with a full batch; and a context of 32,768 tokens.
+# At which price does a 4090 generate as cheaply as an H100, each with a full batch? And what does a context of 32,768 tokens change?
 #
-# **Answers.** At 0.15 USD an hour, less than half of its price above. With 32,768 tokens of context only 49 sequences fit on the H100s instead of 398, and a generated token costs seven times as much.
+# **Answers.** At 0.15 USD an hour, less than half of its price above. With 32,768 tokens only 49 sequences fit on the H100s instead of 398, and a generated token costs seven times as much.
 #
 # **Remember**
 # - Training pays for FLOP and bytes between cards; decoding for memory bandwidth, latency, and room for a batch.
@@ -370,7 +370,7 @@ panels.token_cost()
 # the hours were kept, so the whole training used 31.8 % of the peak. Was that good? LLaMA 65B, on the same chip, reached half as much again, with much less recomputation. For a first run of this size
 # on a public machine it is respectable. And a token costs the same on both cards in training at the same MFU, but not when it is generated.
 #
-# Now audit a run yourself. Exercise 17.12 builds the audit as a function, and with it exercise 17.13 asks for a current claim that you choose. Nobody has solved that one before you.
+# Now audit a run yourself. Exercise 17.12 builds the audit as a function, and with it exercise 17.13 asks for a current claim that you choose.
 
 # %% tags=["exercise"]
 from course_lib import check, hint, solution

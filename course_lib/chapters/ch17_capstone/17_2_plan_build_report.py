@@ -7,7 +7,7 @@
 # %% [markdown]
 # # 17 Plan, build it small, report
 #
-# LLaMA-2 70B saw 2 trillion tokens (arXiv:2307.09288, section 2). You get 64 nodes of 8 H100. At their peak they would need 19 days. The fastest layout that the planner knows needs 42 days, if its
+# LLaMA-2 70B was trained on 2 trillion tokens (arXiv:2307.09288, section 2). You get 64 nodes of 8 H100. At their peak they would need 19 days. The fastest layout that the planner knows needs 42 days, if its
 # messages hide as well as they can. At 2 USD an hour, a day costs 25,000 USD. **Which plan would you sign, and what can eight processes on your machine prove about it?**
 #
 # By the end of this sitting you can
@@ -89,8 +89,6 @@ for name, dates in {"fastest": days, "sturdiest": sturdy_days}.items():
 assert [round(size / kept) for size in days + sturdy_days] == [47, 52, 47, 48]
 
 # %% [markdown]
-# (90 % is what BLOOM reached with 384 GPUs in 2022.)
-#
 # Before you sign, look at the memory of each of the four stages:
 
 # %%
@@ -210,8 +208,8 @@ title = "70B by theory, the small model counted"
 figures.bars(handed, units.format_bytes, title, tens=True)
 
 # %% [markdown]
-# **Explain.** The axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out
-# of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report.
+# **Explain.** The axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. With your own parts, rank 0's messages came out of your mesh, your pair of cut matrices, your
+# pipeline and your ring. `keep_run` keeps all of it for the report.
 #
 # Now the time. At best, eight ranks share the work among the cores:
 
@@ -256,15 +254,15 @@ figures.bars(times, told, "One update", style.COMPUTING)
 # | Who runs it? | the name of an engine | the engine and its schedule, and which engine refuses |
 # | How would you know? | "profile it" | a number, its limit, and what you do beyond the limit |
 #
-# Here is a specimen for another cluster, the fastest layout on 512 H200. Which of its five sentences deserves 5 points, and which one does not?
+# Here is a specimen for another cluster, the fastest layout on 512 H200. Which of its five sentences does not deserve 5 points?
 #
-# > 1. It fits with 17 GB to spare: 116.7 of 134.0 GB, because two whole sequences are in a micro-batch.
+# > 1. It fits with 17 GB to spare: 116.7 of 134.0 GB, of which 109 are the activations of two sequences.
 # > 2. It rests on ZeRO-3's gathers: 40 days of steps if they hide, 46 if half of them do not.
 # > 3. tp 2 · pp 2 · dp 128 with ZeRO-1 nearly won, 40 to 41 days; but it has 8 virtual stages, and we have not debugged a pipeline yet.
-# > 4. torchtitan runs it, and Megatron-LM too; there is no pipeline, so no schedule to choose.
+# > 4. torchtitan and Megatron-LM run it, with no pipeline and so no schedule; DeepSpeed refuses it.
 # > 5. In the first hour we profile the step and look for problems.
 #
-# The first four do. The fifth does not: "profile" is no number. Better: *one update should take 7.2 s; above 7.9 s, half-way to the cautious 8.3 s, we switch to the layout of sentence 3.*
+# The fifth: "profile" is no number. Better: *one update should take 7.2 s. Above 7.5 s the layout of sentence 3 is faster even if half of its messages show, and we switch.*
 
 # %% [markdown]
 # **Predict.** You have predicted many numbers in this course. What is the median factor by which your guesses were off? (Those for which a factor makes sense.)
@@ -284,7 +282,7 @@ reporting.report()
 # Open `report.html` in a browser. It is one file that needs no network, so you can send it to a colleague. `report.pdf` is the same on paper, if there is a Chromium to print it. In a terminal:
 # `course report --name "…" --race`, which also measures your parts beside the course's.
 #
-# The top of the page can be checked without reading. Does the plan fit? Does an engine run it? Are the bytes equal? Has each gap above 10 % a cause? An honest "no" is worth more than an empty page.
+# The top of the page shows what can be checked: does the plan fit, does an engine run it, are the bytes equal, has each gap a cause? An honest "no" is worth more than an empty page.
 #
 # Then look at the picture of your predictions. Squares left of the line are guesses that were too low, and the tall vertical mark is the median of a topic. Is there a topic whose squares lie mostly on one side? Correct your next estimate in
 # that direction. Run the report again in a month with new predictions; the first numbers stay.
@@ -351,8 +349,8 @@ quiz("17")
 # Why: A fitted factor agrees with one run and explains none.
 
 # %% [markdown]
-# **Read on.** Zhao et al. 2023, *PyTorch FSDP*, section 5 (arXiv:2304.11277). BigScience 2022, *BLOOM*, section 3.4 (arXiv:2211.05100), and its chronicles, github.com/bigscience-workshop/bigscience, train/tr11-176B-ml. Pope et al. 2022, *Efficiently Scaling Transformer Inference*
-# (arXiv:2211.05102). Weng and Brockman 2022, *Techniques for training large neural networks*, openai.com, for the four families, and Weng 2021, *How to Train Really Large Models on Many GPUs?*, lilianweng.github.io: the two articles behind note 003.
+# **Read on.** Zhao et al. 2023, *PyTorch FSDP*, section 5 (arXiv:2304.11277). BigScience 2022, *BLOOM*, section 3.4 (arXiv:2211.05100), and github.com/bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles.md. Pope et al. 2022, *Efficiently Scaling Transformer Inference*
+# (arXiv:2211.05102). Weng and Brockman 2022, *Techniques for training large neural networks*, openai.com, and Weng 2021, *How to Train Really Large Models on Many GPUs?*, lilianweng.github.io.
 
 # %% [markdown] tags=["exercise"]
 # ### 17.10 Predict: bytes of the built layout
