@@ -74,6 +74,7 @@ expect(2, sum(right), label="families", yours=survivors)
 # %%
 for family, (typed, as_bytes, size) in first.items():
     print(f"{family:<9} typed {typed}, as bytes {as_bytes}, {size} bytes")
+figures.families({family: size for family, (_, _, size) in first.items()})
 
 # %% [markdown]
 # **Explain.** Two. A pipeline passes activations on, and experts receive tokens and send them back: here the network need not understand anything. Data and tensor parallelism need a *sum*. To
@@ -524,7 +525,7 @@ check("17.7", audit_d)
 # The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. A version that passes is kept as `mine/claims.py`. From then on, `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 2
+# importance 5, difficulty 1
 # How many FLOP are 6 N D, and how many GPU-seconds are the hours?
 # JudgedRun(flop_per_s, utilisation, verdict, source): the rate of one GPU, and that over its dense peak.
 # Above `most` it is impossible, below `least` it is poor; on a limit it is plausible.

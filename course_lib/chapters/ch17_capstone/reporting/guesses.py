@@ -20,9 +20,9 @@ _KEYS = {
     "8.offload 9.gathers 9.scatters 9.waiting 9.hiding 9.units 9.refined 9.copies "
     "9.copied 10.pair_bytes 10.sp 10.count 10.bytes 10.left 10.share_bytes 11.messages "
     "11.bytes 11.chunks 12.routed 12.zig_bytes 12.gathered 12.least 12.folded 13.tp_bytes "
-    "13.four 14.factor 14.exchange 14.overhead 17.dp_bytes",
+    "13.four 13.accumulated 14.factor 14.exchange 14.overhead",
     "time": "5.days 5.slower 6.ms 6.alpha 6.slow_ring 6.slow_tree 6.busbw 6.rails 7.step 7.tail "
-    "7.end 10.faster 10.rescued 11.idle 11.many 11.twice 11.groups 13.slower 13.shared "
+    "7.end 10.faster 10.rescued 11.idle 11.many 11.twice 11.groups 13.slower 13.shared 13.by_hand "
     "13.v3_waits 14.saturated 14.swap 15.interval 15.ended 15.waste 16.factor "
     "16.straggler 16.busbw 16.words 16.share 16.busy 17.days 17.time 17.ddp 17.polite "
     "17.kept 17.token",
