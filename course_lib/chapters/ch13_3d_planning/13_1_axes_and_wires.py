@@ -409,7 +409,7 @@ check("13.5", [computing_s, exchange_s, micro_batches])
 # %% [markdown] tags=["exercise"]
 # ### 13.7 Debug: audit a plan
 #
-# Audit a plan that nobody has published yet: LLaMA-2 70B on 96 nodes of 8 H100, tp 8, pp 12, dp 8, ZeRO-1, 500 sequences in an update, micro-batches of one sequence, ranks in Megatron-LM's order. Which of its sentences are right?
+# Audit a new plan: LLaMA-2 70B on 96 nodes of 8 H100, tp 8, pp 12, dp 8, ZeRO-1, 500 sequences in an update, micro-batches of one sequence, ranks in Megatron-LM's order. Which of its sentences are right?
 
 # %% [raw] tags=["hints"]
 # importance 4, difficulty 2
@@ -446,7 +446,7 @@ check("13.7", right)
 # %% [markdown] tags=["exercise"]
 # ### 13.12 Build: a mesh of ranks
 #
-# Put the ranks on a mesh of pp × dp × tp. Tensor parallelism sends most, so its ranks are neighbours; stages send least and lie furthest apart: rank = (pp · DP + dp) · TP + tp. A *line* is a list of ranks that differ in one coordinate only, in
+# Put the ranks on a mesh of pp × dp × tp. Tensor parallelism sends most, so the ranks of a tp group are neighbours; stages send least and are furthest apart: rank = (pp · DP + dp) · TP + tp. A *line* is a list of ranks that differ in one coordinate only, in
 # the order of that axis; each line becomes a process group. `own_group(lines)` and `wires(lines)` make the groups of all lines and return this rank's own (`wires` those of a pipeline); every rank calls them, in the same order, with all lines.
 #
 # The check looks at places, then at lines, then at the groups on four real ranks. What passes is kept as `mine/mesh.py`, and `course demo three_d --parts mine` trains on it, together with the tensor and the pipeline parts that you have built.

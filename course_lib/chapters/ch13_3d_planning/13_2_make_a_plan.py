@@ -82,7 +82,7 @@ figures.bars(
 )
 
 # %% [markdown]
-# What lies below the network's ridge must stay inside a node, or GPUs wait for it. ZeRO-3 moves up with the tokens. tp 8 and DeepSeek's experts do not move,
+# What is below the network's ridge must stay inside a node, or GPUs wait for it. ZeRO-3 moves up with the tokens. tp 8 and DeepSeek's experts do not move,
 # because the tokens cancel.
 #
 # tp divides the GPUs of a node and the key-value heads; dp divides the global batch. Recompute fully only if nothing else fits: it costs a third more FLOP.
@@ -121,10 +121,12 @@ found = steps[1].total_s / steps[0].total_s
 expect(30.7 / 34.1, found, within=0.03, label="tp 4 pp 2 / tp 8", yours=shorter)
 
 # %% tags=["drawing"]
-bars = {"tp 8, by hand": {"computing": 27.4, "tp": 6.7}}
-bars["tp 8, theory"] = steps[0].parts()
-bars["tp 4 pp 2, by hand"] = {"computing": 27.4, "tp": 2.9, "idle": 0.4}
-bars["tp 4 pp 2, theory"] = steps[1].parts()
+by_hand = ({"computing": 27.4, "tp": 6.7}, {"computing": 27.4, "tp": 2.9, "idle": 0.4})
+bars = {}
+for name, hand, step in zip(("tp 8", "tp 4 pp 2"), by_hand, steps, strict=True):
+    theory = {"computing": step.working_s, "tp": step.tp_s, "idle": step.bubble_s}
+    theory["dp and pp"] = step.dp_s + step.pp_s
+    bars |= {f"{name}, by hand": hand, f"{name}, theory": theory}
 assert [round(step.total_s, 1) for step in steps] == [35.5, 31.3]
 assert [round(worst_stage(job)[1].total_bytes / 1e9) for job in jobs] == [62, 76]
 figures.stacked_bars(bars, "One update on 64 H100", "{:.1f} s".format)
@@ -260,7 +262,7 @@ print(
 # drop from 43 to 41 % MFU.
 #
 # How good is the theory on other people's steps? Take 89 published ones, each predicted without any rate that was fitted to its own source. Half of them are off by more than 6.5 %, some too fast and
-# some too slow. 70 lie within 15 %. So trust the planner when two plans differ by a factor of two or more. When they differ by 10 %, measure. Ignore 1 %.
+# some too slow. 70 are within 15 %. So trust the planner when two plans differ by a factor of two or more. When they differ by 10 %, measure. Ignore 1 %.
 #
 # **Remember**
 # - First make it fit. Then ask what GPUs wait for, and change that.
@@ -380,11 +382,11 @@ quiz("13")
 # [ ] 13
 # Why: The stride of dp is tp = 4, and 5 has dp coordinate 1: the partner is 5 - 4.
 #
-# Why does tp stand innermost?
+# Why is tp innermost?
 # [ ] it has the fewest ranks
 # [x] it sends most, and every layer waits for it
 # [ ] its groups must be powers of two
-# Why: 36 times the bytes of dp in section 13.2, and nothing to hide behind.
+# Why: It sends 36 times the bytes of dp in section 13.2, and has nothing to hide behind.
 #
 # The states are 1850 GB, so 24 GPUs of 80 GB are enough. Right?
 # [ ] yes
@@ -396,7 +398,7 @@ quiz("13")
 # [ ] the number of parameters
 # [x] the tokens of a micro-batch on a GPU, against the wire's ridge
 # [ ] the number of GPUs
-# Why: 6Pt FLOP for 3 · 2P bytes: t FLOP per byte. The parameters cancel.
+# Why: 6Pt FLOP for 3 · 2P bytes are t FLOP per byte. The parameters cancel.
 #
 # The planner ranks A 3 % ahead of B. What do you do?
 # [ ] take A

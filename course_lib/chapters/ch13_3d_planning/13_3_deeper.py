@@ -11,7 +11,7 @@
 # DeepSeek-V3 was trained on 2,048 H800, and one update took 19.9 s. By the formulas of the planner the same layout takes 36.5 s, and it needs 186 GB on a GPU of 80 GB. **Why do a
 # planner and a successful plan disagree?**
 #
-# This notebook takes five such cases apart. Each section stands alone:
+# This notebook takes five such cases apart. You can read each section alone:
 #
 # - 13.5: the time and the memory of DeepSeek-V3,
 # - 13.8: the plan of note 004, line by line,
@@ -48,7 +48,7 @@ by_the_bill = 180e3 * 3600 * v3_tokens / 1e12 / 2048
 expect(by_the_bill, published_s, within=0.001, label="by the bill, printed", unit="s")
 
 # %% [markdown]
-# Now the theory. It knows the layout and the chip, and lets computing wait whenever tokens travel to their experts and back. Is that a detail, or most of the step?
+# Now the theory. It knows the layout and the chip. It assumes that computing waits whenever tokens travel to their experts and back. Is that a detail, or most of the step?
 #
 # **Predict.** For what percentage of the predicted step are GPUs waiting for tokens?
 
@@ -183,7 +183,7 @@ figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 #
 # ### What would the planner do?
 #
-# The planner knows nothing of DualPipe or of these savings. Let it plan as usual, then with messages that hide, and then on a GPU with twice the memory, which stands for half the
+# The planner knows nothing of DualPipe or of these savings. Let it plan as usual, then with messages that hide, and then on a GPU with twice the memory, which has the effect of half the
 # activations:
 
 # %%
@@ -401,12 +401,12 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 
 # %% [markdown]
 # **Explain.** A fifth slower, and nearly all of it is dp: its 4.2 GB take 0.59 s instead of 0.08 s. Under ZeRO-1 they can hide only behind the last of the 32 micro-batches, since the gradients of
-# the others are added up first. tp never leaves its node, and pp sends little. So the thin part of a network belongs to what is sent once an update. Meta's scheduler places jobs accordingly.
+# the others are added up first. tp never leaves its node, and pp sends little. So only what is sent once an update should cross the slow part of a network. Meta's scheduler places jobs accordingly.
 
 # %% [markdown]
 # ## 13.10 Where the rates come from, and long sequences
 #
-# Behind the time of a step stand a few rates that no formula gives:
+# The time of a step rests on a few rates that no formula gives:
 #
 # | rate | A100 | H100 | where from |
 # |---|---|---|---|
@@ -416,7 +416,7 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 # | FlashAttention-2, of the peak | 60 % | 35 %; kernels written for it, 50 % | measured by its authors (arXiv:2307.08691, arXiv:2407.08608) |
 # | passes of a hidden message's bytes through the memory; multiprocessors that it holds | 4; 15 % | 4; 15 % | counted; DeepSeek-V3's 20 of 132 (arXiv:2412.19437, section 3.2.2) |
 #
-# This is the run behind the 75 %. Its layers lie as Meta describes: 128 chunks, eight on each of 16 stages. The first chunk has only the embedding, the last one only the head.
+# This is the run behind the 75 %. Its layers are placed as Meta describes: 128 chunks, eight on each of 16 stages. The first chunk has only the embedding, the last one only the head.
 
 # %%
 show_source(published)

@@ -78,7 +78,7 @@ figures.families({family: size for family, (_, _, size) in first.items()})
 
 # %% [markdown]
 # **Explain.** Two. A pipeline passes activations on, and experts receive tokens and send them back: here the network need not understand anything. Data and tensor parallelism need a *sum*. To
-# add, one must know where a number ends and that it is fp32. Added byte by byte, without a carry to the next byte, the result is noise, and no error is raised. So a switch that adds on the way,
+# add, one must know where a number ends and that it is fp32. Added byte by byte, without a carry to the next byte, the result is noise, and no error is raised. So a switch that adds in transit,
 # such as NVLink SHARP, needs the type. FSDP does one of each: its all-gather passes bytes on, its reduce-scatter adds. (Note 003 quotes the claim for all four families.)
 #
 # **Remember**
@@ -314,7 +314,7 @@ for name in ("H100-SXM", "H200-SXM", "RTX4090"):
     print(f"{name:<9}", costs.PRICES[name].explain())
 
 # %% [markdown]
-# **Predict.** LLaMA-2 70B generates one million tokens, with as many sequences at once as fit. How many times the 4090's price is the H200's? Write 2 if it costs twice as much, 0.5 for half.
+# **Predict.** LLaMA-2 70B generates one million tokens, with as many sequences at once as fit. What is the price on H200 over that on 4090? Write 2 if the H200 costs twice as much, 0.5 for half.
 
 # %%
 price_ratio = predict("17.price", "H200 / 4090, for a token?", yours=None)

@@ -284,7 +284,7 @@ reporting.report()
 #
 # The top of the page shows what can be checked: does the plan fit, does an engine run it, are the bytes equal, has each gap a cause? An honest "no" is worth more than an empty page.
 #
-# Then look at the picture of your predictions. Squares left of the line are guesses that were too low, and the tall vertical mark is the median of a topic. Is there a topic whose squares lie mostly on one side? Correct your next estimate in
+# Then look at the picture of your predictions. Squares left of the line are guesses that were too low, and the tall vertical mark is the median of a topic. Is there a topic whose squares are mostly on one side? Correct your next estimate in
 # that direction. Run the report again in a month with new predictions; the first numbers stay.
 #
 # **Remember**
@@ -328,7 +328,7 @@ quiz("17")
 # [ ] about 125
 # [ ] about 1,250
 # [x] about 12,500
-# Why: 2 P t / peak against 2 P / bandwidth: t = peak / bandwidth, as many as the ridge.
+# Why: 2 P t / peak against 2 P / bandwidth: t = peak / bandwidth, the ridge.
 #
 # LLaMA-2 70B decodes one sequence on 8 RTX 4090, tp 8. What does a token wait for most?
 # [x] reading weights
@@ -342,7 +342,7 @@ quiz("17")
 # [ ] when the network was slow
 # Why: Peak and NVLink are the same; 141 GB save work that too little memory had caused.
 #
-# Your prediction and the measurement differ by 8 %. What belongs into the report?
+# Your prediction and the measurement differ by 8 %. What do you write into the report?
 # [x] both numbers, and what the theory leaves out
 # [ ] the measurement only
 # [ ] the theory with a factor that closes the gap

@@ -11,10 +11,10 @@
 # FSDP trains GPT-2 Large with 15 samples where DDP manages 7, says note 002. It is as fast as DDP and scales almost linearly, says note 001. On 512 GPUs with one short sequence each, though, a step of FSDP takes clearly longer than a
 # step of DDP, by the formulas of this course. **When are FSDP's larger batch and its speed true?**
 #
-# Each section stands alone:
+# You can read each section alone:
 #
 # - 17.3: GPT-2 on two cards of 24 GB,
-# - 17.4: FSDP's speed, and small kernels that let messages wait,
+# - 17.4: FSDP's speed, and small kernels that delay messages,
 # - 17.10: three claims of note 004,
 # - 17.11: more memory, or cheap cards.
 
@@ -124,7 +124,7 @@ figures.lines(
 
 # %% [markdown]
 # **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens per GPU all messages hide behind the computing, on 8 GPUs as on 512. With 512 tokens a GPU computes for only 36 ms, too short to hide FSDP's extra
-# 50 % of traffic. Besides, each message goes around a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition, tokens per GPU, the same one that decides DDP's own speed (section 7.4).
+# 50 % of traffic. Besides, each message passes a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition, tokens per GPU, the same one that decides DDP's own speed (section 7.4).
 #
 # Now the scaling. The paper measured it (its section 5.4): GPT-3 175B is as fast per GPU on 512 GPUs as on 128. T5 11B lost 7 % between 8 and 512.
 
@@ -161,7 +161,7 @@ figures.bars(reached, told, "GPT-3 175B on 128 A100, one GPU", style.COMPUTING)
 #
 # ### Hidden is not free
 #
-# The theory of chapter 7 lets computing and messages run side by side as if the other were not there. On a GPU both run on the *same* processor. An H100 has 132 multiprocessors (SMs), and a collective is a kernel that occupies some of them: DeepSeek-V3
+# In the theory of chapter 7, computing and messages do not slow each other down. On a GPU both run on the *same* processor. An H100 has 132 multiprocessors (SMs), and a collective is a kernel that occupies some of them: DeepSeek-V3
 # reserved 20 (arXiv:2412.19437, section 3.2.2). A matrix product would like all of them.
 #
 # So give each task a *demand*: the fraction of each resource that it uses when it runs alone. Where the demands of the running tasks add up to more than there is, they slow down. Which of them, and by how much? The usual model is **max-min fairness**
@@ -301,7 +301,7 @@ for copies_ms in (2, 3, 4, 5):
     print(f"{copies_ms} ms: {100 * (run.total_s / without.total_s - 1):.0f} % longer")
 
 # %% [markdown]
-# One millisecond more or less moves the result by about 14 points. YaFSDP's table shows 7 to 27 % for models like this one (section 9.8), and 21 % lies within it. That is no confirmation: a model as sensitive as this one, with a weight that we chose, can give nearly
+# One millisecond more or less moves the result by about 14 points. YaFSDP's table shows 7 to 27 % for models like this one (section 9.8), and 21 % is in that range. That is no confirmation: a model as sensitive as this one, with a weight that we chose, can give nearly
 # any number. It shows that the mechanism suffices.
 #
 # Each part alone is too short to matter, and no message is slow. That made it hard to find, and it is why a faster network does not help. YaFSDP writes gradients into the buffer in the first place, and divides once at the end.
@@ -494,7 +494,7 @@ check("17.5", audit_b)
 #
 # (published claim, note 001) Before each reduce-scatter FSDP prepares the gradients with small kernels in the stream of the messages. These "run in parallel to the computing and slow the communication severely", so that gaps appear in the computing as well. But they are so small!
 #
-# Take a long backward pass. Alone, a layer computes for 10 ms, preparing its gradients takes 1 ms, the reduce-scatter 6 ms and the next gather 3 ms. Computing and preparing both want the whole processor, with weights 9 and 1. Gathers and reduce-scatters use only the network and stand in one stream with the preparing. In the middle of the pass, how many ms lie between the ends of two layers' computing? Work it out by hand first, then with
+# Take a long backward pass. Alone, a layer computes for 10 ms, preparing its gradients takes 1 ms, the reduce-scatter 6 ms and the next gather 3 ms. Computing and preparing both want the whole processor, with weights 9 and 1. Gathers and reduce-scatters use only the network, and share a stream with the preparing. In the middle of the pass, how many ms are between the ends of two layers' computing? Work it out by hand first, then with
 # `sharded_backward` and `shared_timeline`. Does the claim hold for this pass, with these weights? Then look for the cause: which of these five, taken away, would end the waiting although each part alone stays as long as it is?
 #
 # - `because`: `"the processor they share"`, `"the network"`, `"the size of the copies"`, `"too few streams"` or `"the CPU"`
@@ -623,7 +623,7 @@ check("17.9", [bought, cheaper])
 # %% [raw] tags=["hints"]
 # importance 2, difficulty 5
 # rates: let all rates grow from 0 together, each as fast as its weight. What stops them first: a task at full speed, or a resource that is used up?
-# The next stop: the smallest of (1 - rate) / weight over the tasks that still grow, and of (1 - used) / (the sum of weight times demand of those that grow) over the resources. Whoever is stopped there drops out; go on with the others.
+# The next stop: the smallest of (1 - rate) / weight over the tasks that still grow, and of (1 - used) / (the sum of weight times demand of those that grow) over the resources. A task that is stopped there drops out; go on with the others.
 # shared_timeline: keep the work that is left of each task. The first unfinished task of each stream runs, if all of its `after` have ended. Until when does no rate change?
 # The next moment is the smallest of left / rate. Give each running task a Span, take rate times the time off its work, and drop what is left to rounding: 1e-9 of the work.
 # ideal_s: the same run with all rates 1. Nothing can run, and something is left: ValueError.
