@@ -101,7 +101,7 @@ figures.rank_block([mesh.place(cube, rank) for rank in range(8)])
 
 # %% [markdown]
 # **Explain.** $5 = (1 \cdot 2 + 0) \cdot 2 + 1$, so rank 5 has $pp_i = 1$, $dp_i = 0$ and $tp_i = 1$. Its partner has $dp_i = 1$ and the same two other
-# coordinates: $(1 \cdot 2 + 1) \cdot 2 + 1 = 7$. The formula and PyTorch agree for all eight ranks.
+# coordinates: $(1 \cdot 2 + 1) \cdot 2 + 1 = 7$. PyTorch agrees for all eight ranks.
 #
 # The names in `mesh_dim_names` go from the outside in, so the *last* one is the innermost. The order `("tp", "dp", "pp")` trains correctly as well, but
 # on the wrong wires. Section 13.2 shows what that costs.
@@ -138,7 +138,8 @@ show_source(scratch.three_d.Mesh)
 # ## 13.2 Which axis on which wire
 #
 # An H100 sends 450 GB/s to the other seven GPUs of its node over NVLink, and 50 GB/s over InfiniBand to all others (both one way). Eight consecutive
-# ranks share a node, so the order of the axes decides which axis gets the fast wire.
+# ranks share a node, so the order of the axes decides which axis gets the fast wire. (In a rack such as GB200 NVL72, NVLink connects 72 GPUs, and tp and ep
+# may be larger: nvidia.com/en-us/data-center/gb200-nvl72.)
 #
 # Take LLaMA-2 70B on 2048 H100 with tp 8, pp 8, dp 32. An update has 1024 sequences of 4096 tokens; each replica runs 32 micro-batches of one
 # sequence, with sequence parallelism and ZeRO-1. How much does one GPU send in an update?
@@ -175,11 +176,11 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=wires)
 # | tp | activations | four times a layer | only in pieces (section 10.8) | innermost, inside a node |
 # | cp | keys and values | in each layer | behind attention | next to tp |
 # | ep | routed tokens | in each layer with experts | in pieces, or behind a second micro-batch (12.4) | near ranks of dp · cp |
-# | dp | gradients, parameters | once an update (ZeRO-3: each pass) | behind the backward pass | further out |
+# | dp | gradients, parameters | once an update | behind the backward pass | further out |
 # | pp | a layer's output | at each boundary of stages | partly | outermost |
 #
-# Every framework puts tp innermost. Which axis goes outermost is a matter of taste. Megatron-LM puts pp there, because it sends least (Narayanan et al.
-# 2021, arXiv:2104.04473, section 3). Llama 3 puts dp there, because it hides best (arXiv:2407.21783, section 3.3.2).
+# Every framework puts tp innermost. Which axis goes outermost is a matter of taste. Megatron-LM puts pp there, because it sends least
+# (arXiv:2104.04473, section 3). Llama 3 puts dp there, because it hides best (arXiv:2407.21783, section 3.3.2).
 #
 # In this order the theory predicts 2.9 s for the update. It assumes that collectives reach 80 % of NVLink's 450 GB/s, so 360 GB/s, and that nothing of tp
 # hides.
@@ -227,8 +228,8 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 # %% [markdown]
 # **Explain.** 150 GB take 0.42 s at 360 GB/s and 3.0 s at 50 GB/s. Nothing hides them, so the step takes 2.58 s more. Each micro-batch is longer now, and
 # the bubble grows with it, by $(p-1)/m = 7/32$ (chapter 11). The calculation by hand leaves out latency and what embedding and head send, 4 %. Nothing
-# crashes and the loss is right, so you notice the wrong order only if you know which time to expect. (No GPU ran here: `theory` computed these times, and
-# section 13.4 says how good they are.)
+# crashes and the loss is right, so you notice the wrong order only if you know which time to expect. (These times are computed; section 13.4 says how good
+# they are.)
 #
 # **Remember**
 # - tp sends most, and GPUs wait for it: put it innermost, inside a node.
@@ -296,7 +297,7 @@ figures.lines(
 #
 # $$dp \cdot m \cdot b = \frac{w}{p} \cdot p \cdot b = w \cdot b.$$
 #
-# For the 2048 cards and $b = 8$ that is 16,384 sequences, however many stages there are. With tp 8 in each stage there are an eighth as many pipelines,
+# For the 2048 cards and $b = 8$ that is 16,384 sequences. With tp 8 in each stage there are an eighth as many pipelines,
 # and the batch is an eighth. That is a good argument for tp:
 
 # %% tags=["drawing"]
@@ -311,7 +312,7 @@ title = "Million tokens in an update"
 figures.bars(batches, "{:.1f}".format, title, style.COMPUTING)
 
 # %% [markdown]
-# Batches far above the critical batch (chapter 2) waste tokens, and 67 million tokens are 16 times LLaMA-2's own batch. Note 004 says that "the 2048 cards
+# 67 million tokens are 16 times LLaMA-2's own batch, and far above the critical batch (chapter 2) tokens are wasted. Note 004 says that "the 2048 cards
 # take part in data parallelism independently". For samples the number is right. For gradients it is wrong: only cards that hold the same layer exchange
 # them, $2048 / 80 = 25.6$. Section 13.8 audits this plan line by line.
 #
