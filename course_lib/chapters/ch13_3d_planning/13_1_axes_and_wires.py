@@ -72,7 +72,7 @@ assert Layout(dp=4, ep=4).world == 4  # ep adds no GPUs
 partner = predict("13.partner", "dp partner of rank 5?", yours=None)
 
 # %% [markdown]
-# PyTorch builds such a block with `init_device_mesh`. Start eight ranks, and ask each of them for its coordinates and its dp group:
+# PyTorch builds such a block with `init_device_mesh`. Ask eight ranks for their coordinates and their dp group:
 
 
 # %%
@@ -176,7 +176,7 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=wires)
 # | tp | activations | four times a layer | only in pieces (section 10.8) | innermost, inside a node |
 # | cp | keys and values | in each layer | behind attention | next to tp |
 # | ep | routed tokens | in each layer with experts | in pieces, or behind a second micro-batch (12.4) | near ranks of dp · cp |
-# | dp | gradients, parameters | once an update | behind the backward pass | further out |
+# | dp | gradients, parameters | once an update (ZeRO-3: each pass) | behind the backward pass | further out |
 # | pp | a layer's output | at each boundary of stages | partly | outermost |
 #
 # Every framework puts tp innermost. Which axis goes outermost is a matter of taste. Megatron-LM puts pp there, because it sends least
