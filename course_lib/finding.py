@@ -107,11 +107,20 @@ def teaching(term: Term, known: Iterable[Section]) -> Section | None:
     return next((each for each in own if term.chinese in each.text), None)
 
 
+def taught(row: Words, known: list[Section]) -> Iterator[Section]:
+    """The sections of a row, of two with one number the one that says a word of the note."""
+    said = re.split(r"[,;/ ()→]+", f"{row.words} {row.ours}")
+    words = [word for word in said if len(word) > 1]
+    for number in re.findall(r"\d+\.\d+", row.where):
+        own = [each for each in known if each.number == number]
+        saying = [each for each in own if any(word in each.text for word in words)]
+        yield from (saying or own)[:1]
+
+
 def find(word: str) -> list[str]:
     """Lines on where `word`, English or Chinese, is taught. Raises ValueError if nowhere."""
     asked = word.casefold()
     known = list(sections(chapters.files(TEXTS).values()))
-    by_number = {each.number: each for each in known}
     lines = []
     for term in read_terms():
         if any(asked in name.casefold() for name in (term.english, term.chinese, term.also)):
@@ -121,10 +130,7 @@ def find(word: str) -> list[str]:
             lines.append(f"{where}: {term.english} ({term.chinese}{also}): {term.meaning}")
     for row in read_notes():
         if asked in f"{row.words} {row.ours}".casefold():
-            taught = [
-                by_number[key] for key in re.findall(r"\d+\.\d+", row.where) if key in by_number
-            ]
-            where = "; ".join(map(_where, taught)) or f"chapter {row.where}"
+            where = "; ".join(map(_where, taught(row, known))) or f"chapter {row.where}"
             lines.append(
                 f"{where}: note {row.note}: {row.words}" + f" ({row.ours})" * bool(row.ours)
             )

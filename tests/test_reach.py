@@ -12,6 +12,7 @@ from course_lib import chapters
 # Library modules that only one chapter reaches, and why they are not in its room. `scratch` is left
 # out: it is where techniques are read side by side, and what a learner builds takes their place.
 NOT_IN_ITS_ROOM = {
+    "course_lib.demos.ddp": "chapters 2 and 16 run it by its name",
     "course_lib.demos.fsdp": "chapters 13, 15 and 17 run it by its name",
 }
 

@@ -230,6 +230,7 @@ def _title_cell(chapter: Chapter, folder: str) -> Cell:
     name = f"{chapter.name}.ipynb"
     titles = {entry.number: entry.title for entry in CHAPTERS}
     title = titles.get(chapter.number, chapter.texts[0].title)
+    first = next(task for text in chapter.texts for task in text.sitting.exercises)
     text = f"# {folder.capitalize()}: {chapter.number} {title}\n\n"
     if folder == "solutions":
         text += f"The unsolved ones are in [exercises/{name}](../exercises/{name}): try them first."
@@ -237,7 +238,7 @@ def _title_cell(chapter: Chapter, folder: str) -> Cell:
         text += f"""\
 Replace each `...` with your answer and run the cell: `check` says whether it is right,
 and why, or in which way it is wrong.
-`hint("{chapter.number}.1")` tells a little more each time you call it.
+`hint("{first.id}")` tells a little more each time you call it.
 
 Save it, then in a terminal `course check exercises/{name}` grades the whole file and
 `course progress` shows what is done.

@@ -1,11 +1,21 @@
 """The two pages that are built from tables: the glossary, and the words of the notes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from course_lib.building.chapters import ROOMS, Chapter, Text
-from course_lib.finding import NOTES, Section, Term, read_notes, read_terms, sections, teaching
+from course_lib.finding import (
+    NOTES,
+    Section,
+    Term,
+    read_notes,
+    read_terms,
+    sections,
+    taught,
+    teaching,
+)
 from course_lib.texts import Cell
 
 _NUMBER = re.compile(r"(?<![\d.])\d{1,2}(?:\.\d{1,2})?(?![\d.])")
@@ -27,6 +37,10 @@ def _page(root: Path, name: str, lines: list[str]) -> Text:
     return Text(root / ROOMS / f"{name}.py", (Cell("markdown", "\n".join(lines), 1),))
 
 
+def _linked(links: Mapping[str, str], match: re.Match[str]) -> str:
+    return links.get(match[0], match[0])
+
+
 def _glossary(terms: list[Term], known: list[Section], names: dict[int, str]) -> list[str]:
     lines = [
         "# Glossary (术语表)",
@@ -46,8 +60,7 @@ def _glossary(terms: list[Term], known: list[Section], names: dict[int, str]) ->
 
 
 def _from_the_notes(root: Path, known: list[Section], names: dict[int, str]) -> list[str]:
-    links = {str(number): f"[{number}]({name}.ipynb)" for number, name in names.items()}
-    links |= {section.number: section.link for section in reversed(known)}
+    chapters = {str(number): f"[{number}]({name}.ipynb)" for number, name in names.items()}
     lines = [
         "# From the notes (笔记索引)",
         "",
@@ -57,6 +70,7 @@ def _from_the_notes(root: Path, known: list[Section], names: dict[int, str]) -> 
         "|---|---|---|---|",
     ]
     for row in read_notes(root / ROOMS):
-        where = _NUMBER.sub(lambda match: links.get(match[0], match[0]), row.where)
+        links = chapters | {section.number: section.link for section in taught(row, known)}
+        where = _NUMBER.sub(partial(_linked, links), row.where)
         lines.append(f"| {row.note} | {row.words} | {where} | {row.ours} |")
     return lines

@@ -1,5 +1,7 @@
 """Right answers in another form than the solution's pass; a refusal names what is wrong."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -27,14 +29,13 @@ def test_a_wrong_entry_is_named():
     assert "DDP's all-reduce stays" in refused.value.because
 
 
-def test_a_division_by_no_ranks_is_no_error_of_the_check():
-    def flat_shard(shapes, ranks):
-        numbers = sum(rows if not more else rows * more[0] for rows, *more in shapes)
-        part = -(-numbers // ranks)
-        return part, part * ranks - numbers
+def test_an_index_beyond_the_only_width_is_no_error_of_the_check():
+    def stack_flop(widths, tokens):
+        weights = sum(inputs * outputs for inputs, outputs in pairwise(widths))
+        return 2 * tokens * (3 * weights - widths[0] * widths[1])
 
-    with pytest.raises(Wrong, match=r"raised ZeroDivisionError: .*, expected ValueError"):
-        find("9.2").check(flat_shard)
+    with pytest.raises(Wrong, match=r"raised IndexError: .*, expected ValueError"):
+        find("5.4").check(stack_flop)
 
 
 def _cut_loss_in_fp32(parts, label):

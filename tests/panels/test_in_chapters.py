@@ -9,7 +9,7 @@ from course_lib.chapters import files
 
 CHAPTERS = list(files("[0-9][0-9]_*.py").values())
 # The chapter says so: this panel is about the link that the learner has just measured.
-MEASURED = {"06_collectives": {"here"}}
+MEASURED = {"06_1_all_reduce": {"here"}}
 
 
 def code_cells(source: str) -> Iterator[list[ast.stmt]]:

@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 1, steps and batches."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from course_lib.checking import (
     expect_equal,
     expect_parts,
     expect_raises,
+    expect_type,
     expect_whole_numbers,
 )
 from course_lib.theory.step.batching import Batching, rank_samples
@@ -112,23 +114,28 @@ def _tails(answer: Any) -> None:
 
 # tp, pp, cp, micro-batch, accumulation
 _SETTINGS = {
-    "tp 1, pp 1, micro-batch 1, accumulation 1": (1, 1, 1, 1, 1),
+    "tp 1, pp 1, cp 2, micro-batch 1, accumulation 1": (1, 1, 2, 1, 1),
     "tp 8, pp 4, micro-batch 2, accumulation 8": (8, 4, 1, 2, 8),
     "tp 8, pp 8, micro-batch 4, accumulation 8": (8, 8, 1, 4, 8),
     "tp 8, pp 8, micro-batch 1, accumulation 16": (8, 8, 1, 1, 16),
     "tp 8, pp 1, micro-batch 4, accumulation 1": (8, 1, 1, 4, 1),
     "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": (8, 4, 2, 2, 8),
 }
+_VERDICTS = ("LLaMA-2's batch", "another batch", "does not fit")
 
 
 @exercise("1.7")
 def _batch_of_llama2(answer: Any) -> None:
-    expected = {}
+    expected: dict[str, tuple[object, str]] = {}
     for setting, (tp, pp, cp, micro_batch, accumulation) in _SETTINGS.items():
         layout = Batching(10**6, micro_batch, accumulation, 256, 8, tp=tp, pp=pp, cp=cp)
-        because = f"dp is {layout.dp}, so an update rests on {layout.global_batch} sequences"
-        expected[setting] = (layout.global_batch == 1024, because)
-    expect_entries(answer, expected, "a dict of True and False", each="True or False")
+        because = f"dp is {layout.dp}, so an update uses {layout.global_batch} sequences"
+        verdict = _VERDICTS[layout.global_batch != 1024]
+        if 138 / (tp * pp) > 80:
+            verdict, because = _VERDICTS[2], "each GPU would hold all 138 GB of weights"
+        expected[setting] = (verdict, because)
+    wants = "one of " + ", ".join(map(repr, _VERDICTS))
+    expect_entries(answer, expected, "a dict with a verdict on each setting", each=wants)
 
 
 # RUNS[run][rank][epoch]: the samples in the order in which the rank saw them.
@@ -166,3 +173,27 @@ def _four_runs(answer: Any) -> None:
     expected = {name: _fault_of(run) for name, run in RUNS.items()}
     wants = "one of " + ", ".join(map(repr, _FAULTS))
     expect_entries(answer, expected, "a dict with a verdict on each run", each=wants)
+
+
+@exercise("1.9")
+def _tokens_slider(function: Any) -> None:
+    from ipywidgets import HTML, IntSlider
+
+    for sequence in (4096, 2048):
+        pair = call(function, sequence, signature="tokens_slider(sequence)")
+        expect_parts(pair, 2, "a slider and a text")
+        slider, text = pair
+        expect_type(slider, IntSlider, "an IntSlider as the first part")
+        expect_type(text, HTML, "an HTML as the second part")
+        ends = "the accumulation goes from 1 to 16"
+        expect_equal([slider.min, slider.max], [1, 16], ends, what="the slider's ends: it")
+        for accumulation in (1, 5, 16):
+            slider.value = accumulation
+            plan = Batching(10**6, 2, accumulation, gpus_per_node=4, sequence=sequence)
+            said = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", text.value)]
+            if plan.tokens_per_batch not in said:
+                raise Wrong(
+                    f"with the slider at {accumulation} the text says {text.value!r}, "
+                    "expected another number of tokens",
+                    "tokens = micro-batch 2 × accumulation × 4 ranks × sequence",
+                )

@@ -14,7 +14,6 @@ from course_lib.checking import (
     expect_number,
     expect_parts,
     expect_raises,
-    run,
 )
 from course_lib.theory.inputs import MODELS, Job, Layout, units
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -40,17 +39,6 @@ def _seventy(answer: Any) -> None:
     expect_entries(answer[1], sizes, "a dict of bytes per parameter", each="a whole number")
     units_meant = {printed: (gib, because) for printed, (_, gib, because) in _TOOLS.items()}
     expect_entries(answer[2], units_meant, "a dict of True and False", each="True or False")
-
-
-@exercise("3.2")
-def _twice_the_weights(answer: Any) -> None:
-    expect_equal(
-        answer,
-        [2.0, 4.0, 6.0],
-        "Adam's 8 bytes stand beside 4 or 2 bytes of weight, and the master copy adds 4",
-        wants="three numbers",
-        rel=1e-9,
-    )
 
 
 # For each sentence, the optimizer and weights it holds for, and the reason.
@@ -98,27 +86,6 @@ def _bytes_per_parameter(function: Any) -> None:
     )
 
 
-@exercise("3.5")
-def _optimizer_bytes(function: Any) -> None:
-    import torch
-
-    sgd: Any = torch.optim.SGD
-    adamw: Any = torch.optim.AdamW
-    fp32, bf16 = torch.float32, torch.bfloat16
-    for name, kind, momentum, dtype, size in (
-        ("plain SGD", sgd, {}, fp32, 0),
-        ("SGD with momentum", sgd, {"momentum": 0.9}, fp32, 4),
-        ("AdamW", adamw, {}, fp32, 8),
-        ("AdamW on bf16 weights", adamw, {}, bf16, 4),
-    ):
-        layer = torch.nn.Linear(7, 5, dtype=dtype)
-        optimizer = kind(layer.parameters(), lr=0.1, **momentum)
-        layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
-        optimizer.step()
-        counted = run(function, optimizer, signature="optimizer_bytes(optimizer)")
-        expect_number(counted, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
-
-
 @exercise("3.6")
 def _fits(answer: Any) -> None:
     usable = 23.65 * units.GIB
@@ -157,39 +124,6 @@ def _gb_and_gib(answer: Any) -> None:
         unit="GiB",
     )
     expect_choice(answer[1], "yes", "something is left", choices=("yes", "no"))
-
-
-def turning_point() -> int:
-    """The micro-batch from which GPT-2 1.5B's intermediate results outweigh its optimizer."""
-    for micro_batch in range(1, 1000):
-        bill = training_memory(MODELS["gpt2-1.5b"], RECIPES["mixed-16"], micro_batch).consumers
-        if bill["intermediate results"] > bill["optimizer"]:
-            return micro_batch
-    raise AssertionError("no turning point below 1000")
-
-
-@exercise("3.8")
-def _turning_point(answer: Any) -> None:
-    expect_number(
-        answer,
-        turning_point(),
-        "one sample of 1024 tokens keeps 2.73 GB and the optimizer 18.69 GB",
-    )
-
-
-_CONSUMERS = {
-    "gradient of a weight": (2, "it lives from backward to the update"),
-    "running mean of the squared gradient": (3, "it is Adam's variance, kept forever"),
-    "fp32 master copy": (3, "the optimizer updates it"),
-    "output of GELU, kept for backward": (5, "it lives from forward to backward"),
-    "gradient of the logits, freed at once": (6, "it lives for a moment"),
-    "CUDA context": (7, "it is there before any tensor"),
-}
-
-
-@exercise("3.9")
-def _sort_them(answer: Any) -> None:
-    expect_entries(answer, _CONSUMERS, "a dict of consumer numbers", each="a number from 1 to 7")
 
 
 @exercise("3.10")
@@ -232,6 +166,22 @@ def loss_scale(overflows: Iterable[bool]) -> tuple[float, int]:
         elif in_a_row == 2000:
             scale, in_a_row = 2 * scale, 0
     return scale, updates
+
+
+_FIRST: dict[str, tuple[object, str]] = {
+    "A": ("expandable segments", "memory that is reserved and unallocated is gaps"),
+    "B": ("detach", "what grows with every step is a leak"),
+    "C": ("micro-batch", "the states leave 56 GB, and the batch fills them"),
+    "D": ("divide", "the model states alone are 24 GB, whatever the batch is"),
+    "E": ("fused", "19.2 GB of states fit; the update's buffers of 4.8 GB do not"),
+    "F": ("recompute", "a batch of one sequence cannot be halved; its layers can be recomputed"),
+}
+
+
+@exercise("3.14")
+def _first_measure(answer: Any) -> None:
+    measures = "'expandable segments', 'detach', 'micro-batch', 'fused', 'divide' or 'recompute'"
+    expect_entries(answer, _FIRST, "a dict of runs", each=measures)
 
 
 _BATCHES = [True] * 3 + [False] * 6000 + [True] + [False] * 1999

@@ -9,7 +9,6 @@ from course_lib.checking import (
     expect_calls,
     expect_entries,
     expect_equal,
-    expect_number,
     expect_numbers,
 )
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe, TransformerShape
@@ -134,15 +133,33 @@ def _segments(function: Any) -> None:
     expect_calls(function, cases, signature="best_segment(layers, input_bytes, layer_bytes)")
 
 
-@exercise("4.8")
-def _long_sequences(answer: Any) -> None:
-    def bytes_of(recompute: str, sequence: int) -> float:
-        return layer_activation_bytes(Job(_GPT3, _paper(recompute), sequence=sequence))
+# micro-batch; GB of the model states, of one sequence's activations, of its scores, of the inputs
+_RUNS = {
+    "A": (8, 30, 9.0, 0, 0.5),
+    "B": (1, 20, 90, 60, 1.5),
+    "C": (1, 30, 60, 0, 3.0),
+    "D": (2, 72, 4.0, 0, 0.2),
+    "E": (8, 20, 6.6, 0, 0.4),
+    "F": (4, 10, 20, 8.0, 1.0),
+}
 
-    lengths = range(256, 2049, 256)
-    shortest = next(s for s in lengths if bytes_of("none", s) > 2 * bytes_of("selective", s))
-    because = "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
-    expect_number(answer, shortest, because)
+
+@exercise("4.8")
+def _measure_first(answer: Any) -> None:
+    expected: dict[str, tuple[object, str]] = {}
+    for run, (samples, states, kept, scores, inputs) in _RUNS.items():
+        tensors = {
+            "nothing": states + samples * kept,
+            "flash attention": states + samples * (kept - scores),
+            "micro-batch 1": states + kept,
+            "recompute": states + samples * (inputs + kept / 80),
+            "more GPUs": 0,
+        }
+        first = next(name for name, size in tensors.items() if size <= 69)
+        sizes = ", ".join(f"{size:.0f} GB with {name}" for name, size in tensors.items() if size)
+        expected[run] = (first, sizes)
+    wants = "one of " + ", ".join(map(repr, tensors))
+    expect_entries(answer, expected, "a dict with a measure for each run", each=wants)
 
 
 BUILDS = (builds.CHECKPOINTING,)

@@ -26,13 +26,27 @@ def _fraction(answer: Any) -> Any:
     return number / 100 if is_number(number) and 1 < number <= 100 else answer
 
 
+# GPUs, the FLOP/s that each reaches, USD an hour for each.
+_OFFERS = {
+    "A": (256, 0.45 * hardware.accelerator("A100-SXM-80GB").peak_flop_per_s, 1.40),
+    "B": (64, 0.40 * _H100.peak_flop_per_s, 2.40),
+    "C": (48, 0.42 * _H100.peak_flop_per_s, 2.20),
+}
+
+
 @exercise("5.1")
-def _gpt3(answer: Any) -> None:
-    total = flops.six_nd(175e9, 300e9, recompute="full")
-    days = budget.training_run(total, 1024, 140e12).days
-    because = "recomputation makes it 8 N D, and the 140 TFLOP/s count it as well"
-    of_days = (days, because, 1e-2, "days")  # the paper rounds to 34
-    expect_numbers(answer, "FLOP and days", (total, because, 1e-3, "FLOP"), of_days)
+def _offers(answer: Any) -> None:
+    expect_parts(answer, 3, "an offer, days and USD")
+    total = flops.six_nd(MODELS["llama2-13b"].parameters().total, 1e12)
+    runs = {
+        name: budget.training_run(total, gpus, rate) for name, (gpus, rate, _) in _OFFERS.items()
+    }
+    usd = {name: budget.cost(run.gpu_hours, _OFFERS[name][2]) for name, run in runs.items()}
+    best = min((name for name, run in runs.items() if run.days <= 40), key=usd.__getitem__)
+    because = "it is the cheapest of those that take at most 40 days"
+    expect_choice(answer[0], best, because, choices=tuple(_OFFERS))
+    expect_number(answer[1], runs[best].days, "FLOP / (GPUs · MFU · peak)", rel=1e-2, unit="days")
+    expect_number(answer[2], usd[best], "GPUs · hours · price", rel=1e-2)
 
 
 @exercise("5.2")
@@ -149,21 +163,21 @@ def _llama(answer: Any) -> None:
 
 @exercise("5.9")
 def _palm(function: Any) -> None:
-    palm, chips = (540.35e9, 118, 48, 256), (6144, 275e12)
+    palm, chips = (540.35e9, 118, 48, 256, 18_432), (6144, 275e12)
     calls = [
         (238_300, (*palm, 2048), chips, "PaLM 540B: 46.2 %"),
         (238_300, (*palm, 8192), chips, "longer sequences mean more FLOP"),
-        (1000, (1e9, 10, 8, 64, 1024), (1, 312e12), "one chip"),
+        (1000, (1e9, 10, 8, 64, 768, 1024), (1, 312e12), "one chip"),
     ]
     cases = []
     for rate, model, machine, because in calls:
-        parameters, layers, heads, width, sequence = model
+        parameters, layers, heads, width, _, sequence = model
         each = flops.palm_flop_per_token(
             parameters, layers=layers, heads=heads, head_dim=width, sequence=sequence
         )
         mfu = budget.utilisation(each * rate, 1, *machine)
         cases.append(((rate, *model, *machine), mfu, because))
-    of_model = "tokens_per_s, parameters, layers, heads, head_dim, sequence"
+    of_model = "tokens_per_s, parameters, layers, heads, head_dim, hidden, sequence"
     signature = f"palm_mfu({of_model}, chips, peak_flop_per_s)"
     expect_calls(function, cases, signature=signature, rel=1e-6)
 

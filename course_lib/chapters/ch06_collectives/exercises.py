@@ -12,14 +12,13 @@ from course_lib.checking import (
     expect_calls,
     expect_choice,
     expect_entries,
-    expect_equal,
     expect_number,
     expect_numbers,
     expect_parts,
     run,
 )
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
-from course_lib.theory.inputs.hardware import HDR, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, NDR, Link, accelerator
 from course_lib.theory.network import collectives
 from course_lib.theory.network.all_reduce import nccl_ways
 
@@ -28,16 +27,22 @@ _NVLINK = accelerator("H100-SXM").inside
 
 
 @exercise("6.1")
-def _sixteen(answer: Any) -> None:
-    seconds = collectives.seconds("all-reduce", _GB, 16, HDR)
-    steps = collectives.steps("all-reduce", 16)
-    expect_equal(
-        answer,
-        [collectives.sent_bytes("all-reduce", _GB, 16), steps, seconds],
-        "2 · 15/16 of the size, in 2 · 15 steps of 9.6 µs each",
-        wants="bytes, steps and seconds",
-        rel=1e-3,
-    )
+def _one_or_a_thousand(answer: Any) -> None:
+    expect_parts(answer, 3, "seconds of one tensor, seconds of a thousand, and an offer")
+
+    def total(calls: int, link: Link = HDR) -> float:
+        return calls * collectives.seconds("all-reduce", _GB / calls, 16, link)
+
+    because = "30 steps of 9.6 µs for each call, and 2 · 15/16 of 1 GB in all"
+    for got, calls in zip(answer, (1, 1000), strict=False):
+        expect_number(got, total(calls), because, rel=5e-3, unit="s")
+    offers = {
+        "twice the bandwidth": total(1000, replace(HDR, bytes_per_s=2 * HDR.bytes_per_s)),
+        "half the latency": total(1000, replace(HDR, latency_s=HDR.latency_s / 2)),
+        "100 tensors of 10 MB": total(100),
+    }
+    because = ", ".join(f"{name}: {1000 * time:.0f} ms" for name, time in offers.items())
+    expect_choice(answer[2], min(offers, key=offers.__getitem__), because, choices=tuple(offers))
 
 
 @exercise("6.2")
@@ -236,18 +241,31 @@ def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
 
 
 @exercise("6.10")
-def _crossover(answer: Any) -> None:
-    sizes = [
-        collectives.crossover_bytes("all-reduce", 64, link, tree="tree", efficiency=1.0)
-        for link in (HDR, replace(HDR, bytes_per_s=2 * HDR.bytes_per_s))
-    ]
-    expect_equal(
-        answer,
-        sizes,
-        "α · (126 - 12 steps) = S/β · (12 - 2 · 63/64), and S goes with α · β",
-        wants="two amounts of bytes",
-        rel=1e-2,
+def _inside_or_between(answer: Any) -> None:
+    expect_parts(answer, 3, "seconds inside, seconds between, and an improvement")
+
+    def stages(faster: float = 1, ports: float = 1, latency: float = 1) -> tuple[float, float]:
+        inside, between = (
+            Link("", wire.bytes_per_s * rate, wire.latency_s * latency)
+            for wire, rate in ((_NVLINK, faster), (NDR, ports))
+        )
+        halves = ("reduce-scatter", "all-gather")
+        spent = sum(collectives.seconds(half, 1.6 * _GB, 8, inside) for half in halves)
+        return spent, collectives.seconds("all-reduce", 1.6 * _GB / 8, 8, between)
+
+    reasons = (
+        "two stages of 7 steps, with 7/8 of the tensor each, over NVLink",
+        "an eighth of the tensor, all-reduced on 8 ranks over the network",
     )
+    for got, time_s, because in zip(answer, stages(), reasons, strict=False):
+        expect_number(got, time_s, because, rel=5e-3, unit="s")
+    offers = {
+        "twice the NVLink": sum(stages(faster=2)),
+        "twice the ports": sum(stages(ports=2)),
+        "half the latencies": sum(stages(latency=0.5)),
+    }
+    because = ", ".join(f"{name}: {1000 * time:.1f} ms" for name, time in offers.items())
+    expect_choice(answer[2], min(offers, key=offers.__getitem__), because, choices=tuple(offers))
 
 
 BUILDS = (builds.RING, builds.TREE)

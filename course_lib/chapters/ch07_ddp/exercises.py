@@ -69,16 +69,43 @@ def _traces(answer: Any) -> None:
     expect_entries(answer, _TRACES, "a dict with a change for each run", each=f"one of {each}")
 
 
+_PROGRAMS = {
+    "all-reduce the mean gradient, SGD": ("as one GPU", "this is data parallelism"),
+    "all-reduce the mean gradient in every second step only, SGD": (
+        "drift",
+        "in every other step each rank makes an update of its own",
+    ),
+    "all-reduce the sum of the gradients, SGD, the learning rate of one GPU": (
+        "equal",
+        "both take the same sum, which is twice the mean",
+    ),
+    "SGD with the own gradient, then all-reduce the mean of the weights": (
+        "as one GPU",
+        "SGD is linear: the mean of both updates is the update with the mean gradient",
+    ),
+    "AdamW with the own gradient, then all-reduce the mean of the weights": (
+        "equal",
+        "the weights are averaged, but each rank divided by second moments of its own",
+    ),
+    "clip the own gradient by its norm, then all-reduce the mean, SGD": (
+        "equal",
+        "both take the same mean, of gradients that were scaled differently",
+    ),
+    "different random weights at the start, all-reduce the mean gradient, SGD": (
+        "drift",
+        "equal updates keep the difference that was there at the start",
+    ),
+    "add the mean gradient to the weights, without an optimizer": (
+        "equal",
+        "both go uphill together",
+    ),
+}
+
+
 @exercise("7.3")
-def _replicas(function: Any) -> None:
-    cases = [
-        ((1.0, [[0.2, 0.6]], 0.1), [0.96, 0.96], "the mean 0.4, times 0.1, is subtracted"),
-        ((1.0, [[0.2, 0.6], [1.0, 3.0]], 0.1), [0.76] * 2, "every step exchanges the mean"),
-        ((0.0, [[1.0, 2.0, 3.0]] * 3, 0.5), [-3.0] * 3, "three ranks, three steps of mean 2"),
-        ((5.0, [[1.0]], 1.0), [4.0], "one rank: its own gradient"),
-    ]
-    signature = "replicas(weight, gradients, learning_rate)"
-    expect_calls(function, cases, signature=signature, rel=1e-9)
+def _periodically(answer: Any) -> None:
+    each = "'as one GPU', 'equal' or 'drift'"
+    expect_entries(answer, _PROGRAMS, "a dict with a verdict for each program", each=each)
 
 
 @exercise("7.4")
@@ -107,17 +134,19 @@ def _hides(answer: Any) -> None:
 
 
 @exercise("7.5")
-def _bucketing(function: Any) -> None:
-    calls: tuple[Any, ...] = (
-        ([4] * 16, 25, 1, "the first closes at once, the others at 28"),
-        ([1, 1, 1, 1], 2, 2, "exactly the limit closes a bucket"),
-        ([10, 1, 1], 5, 3, "a large gradient is not cut"),
-        ([1, 1, 1], 100, 100, "the last bucket may hold less"),
-        ([2, 2, 2, 1], 3, 1, "only the first bucket has the first limit"),
-        ([], 5, 5, "no gradients, no buckets"),
-    )
-    cases = [(sizes, ddp_buckets(*sizes), because) for *sizes, because in calls]
-    expect_calls(function, cases, signature="fill(sizes, cap, first)")
+def _stragglers(answer: Any) -> None:
+    expect_parts(answer, 3, "ms on 8 ranks, ms on 1024, and a choice")
+
+    def mean_ms(ranks: int, late: float = 1e-3, delay: float = 100) -> float:
+        return 400 + delay * (1 - (1 - late) ** ranks)
+
+    for got, ranks in zip(answer, (8, 1024), strict=False):
+        because = f"no rank is late in {0.999**ranks:.1%} of the steps"
+        expect_number(got, mean_ms(ranks), because, rel=1e-3, unit="ms")
+    often, long = mean_ms(1024, late=5e-4), mean_ms(1024, delay=50)
+    because = f"half as often: {often:.0f} ms, half as long: {long:.0f} ms"
+    choices = ("half as often", "half as long")
+    expect_choice(answer[2], choices[long < often], because, choices=choices)
 
 
 @exercise("7.6")
@@ -185,7 +214,7 @@ def _exposed(function: Any) -> None:
 
 _BOTH_HAVE = {
     "the weights": (True, "they began equal, and every update was the same"),
-    "their gradients": (True, "all ranks take the same P Qᵀ, from all-reduced P and Q"),
+    "their gradients": (True, "the all-reduce gives all ranks the same mean"),
     "AdamW's second moments": (True, "equal gradients, so equal moments"),
     "the norm of the gradient": (True, "of equal gradients, so all clip alike"),
     "the loss": (False, "it is the mean of a rank's own samples"),
@@ -193,7 +222,7 @@ _BOTH_HAVE = {
         False,
         "rank 0's was broadcast before the forward pass, which moved it by a rank's own samples",
     ),
-    "what PowerSGD has left out": (False, "each rank keeps its own gradient less the common one"),
+    "the state of dropout's random generator": (False, "each rank was seeded with its own number"),
 }
 
 
@@ -201,8 +230,9 @@ _BOTH_HAVE = {
 def _equal(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of True and False, and one of its keys")
     expect_entries(answer[0], _BOTH_HAVE, "a dict of True and False", each="True or False")
-    because = "it is in no file, while the next forward pass broadcasts rank 0's running mean"
-    expect_choice(answer[1], "what PowerSGD has left out", because, choices=tuple(_BOTH_HAVE))
+    because = "it is not in the file, while the next forward pass broadcasts rank 0's running mean"
+    lost = "the state of dropout's random generator"
+    expect_choice(answer[1], lost, because, choices=tuple(_BOTH_HAVE))
 
 
 BUILDS = (builds.DDP,)

@@ -163,7 +163,7 @@ _KEYS = {
         "overlap_comm",
         "it is off where stage 3 is not asked for",
     ),
-    "2 GB that nobody can explain, as many for any large model in fp32": (
+    "2 GB that nobody can explain, the same for any large model in fp32": (
         "reduce_bucket_size",
         "5 · 10^8 elements of 4 bytes are 2 GB",
     ),
@@ -173,7 +173,7 @@ _KEYS = {
     ),
     "an error: your own optimizer is not on a list": (
         "zero_allow_untested_optimizer",
-        "DeepSpeed takes optimizers that it knows, unless told otherwise",
+        "DeepSpeed takes only optimizers on its list, unless this allows others",
     ),
 }
 
@@ -202,17 +202,38 @@ def _own_marks(function: Any) -> None:
     expect_calls(function, cases, signature="own_marks(sizes, decays, ranks, rank)")
 
 
+_FIRST = {
+    "A: 7B under DDP on 8 GPUs, out of memory in the first update": (
+        "stage 1",
+        "it stores 37 GB instead of 108, and sends nothing more",
+    ),
+    "B: 13B, stage 2, 64 GPUs, 16 micro-batches, 30 GB free: waits for messages": (
+        "stage 1",
+        "it fits, with 26 GB more, and sends 2 halves instead of 17",
+    ),
+    "C: 7B, stage 3, 64 GPUs, out of memory at the end of the forward pass": (
+        "recompute activations",
+        "the states take 1.7 GB, and no stage cuts activations",
+    ),
+    "D: 13B on one GPU, 512 GB of host memory, out of memory in the first update": (
+        "offload the optimizer",
+        "with one GPU there is nobody to share with, and 12 of 16 bytes can move",
+    ),
+    "E: 70B, stage 3, 64 GPUs, 2,000 tokens each, 40 GB free: waits for messages": (
+        "larger micro-batches",
+        "the messages stay, and more tokens give them more to hide behind",
+    ),
+    "F: 7B, stage 1, one micro-batch: the network is idle until backward has ended": (
+        "overlap the messages",
+        "the bytes are few, but they leave too late",
+    ),
+}
+
+
 @exercise("8.7")
-def _volume(answer: Any) -> None:
-    reasons = (
-        "one all-reduce is two halves, whatever the accumulation",
-        "one reduce-scatter and one all-gather",
-        "a reduce-scatter in each micro-batch, one all-gather",
-        "two all-gathers and a reduce-scatter in each micro-batch",
-    )
-    sent = [zero.sent_bytes(10**6, stage, 4, _MIXED, accumulation=8) for stage in zero.STAGES]
-    rows = [(size, because, 1e-6, "B") for size, because in zip(sent, reasons, strict=True)]
-    expect_numbers(answer, "the bytes of stages 0 to 3", *rows)
+def _which_first(answer: Any) -> None:
+    each = "one of the seven measures"
+    expect_entries(answer, _FIRST, "a dict with a measure for each run", each=each)
 
 
 @exercise("8.8")

@@ -55,3 +55,59 @@ def most_parameters(zero_stage: int, ranks: int, room_bytes: float, recipe: Reci
         else:
             too_many = middle
     return fits
+
+
+Rows = dict[str, list[tuple[str, float, float, str]]]
+
+
+@checked
+def step_timeline(
+    zero_stage: int, blocks: int, forward_s: float, half_s: float, *, waits: bool = False
+) -> Rows:
+    """One step of a stage, {"computing": […], "messages": […]}: (what, from, to, block) in seconds.
+
+    The model is cut into `blocks`; one computes `forward_s` forward and twice that backward, and
+    half of an all-reduce of it takes `half_s`. Messages share one link and overlap with computing:
+    stage 0 sends gradients during backward, stages 1 and 2 gather the last update's weights during
+    forward, stage 3 gathers the next block while one computes. `waits`: stage 1 sends everything
+    after backward, as `scratch.zero` does. The update takes no time. Raises ValueError for another
+    stage that waits.
+    """
+    whole("zero_stage", zero_stage, least=0, most=3)
+    whole("blocks", blocks, least=1, most=1000)
+    number("forward_s", forward_s, least=0)
+    number("half_s", half_s, least=0)
+    if waits and zero_stage != 1:
+        raise ValueError(f"waits must be False in stage {zero_stage}: only stage 1 can wait")
+    rows: Rows = {"computing": [], "messages": []}
+    ends: dict[tuple[str, int], float] = {}
+    free = dict.fromkeys(rows, 0.0)
+
+    def do(what: str, block: int, seconds: float, *needs: tuple[str, int]) -> None:
+        row = "computing" if what in ("forward", "backward") else "messages"
+        start = max([free[row], *(ends.get(need, 0.0) for need in needs)])
+        ends[what, block] = free[row] = start + seconds
+        rows[row].append((what, start, free[row], str(block)))
+
+    for block in range(1, blocks + 1):
+        if zero_stage and not waits:
+            # Stage 3 gathers a block when the one before it begins to compute.
+            begun = [("forward", block - 2)] if zero_stage == 3 else []
+            do("all-gather", block, half_s, *begun)
+        do("forward", block, forward_s, ("all-gather", block))
+    for block in range(blocks, 0, -1):
+        if zero_stage == 3:
+            do("all-gather", block, half_s, ("backward", block + 2), ("forward", blocks - 1))
+            if block < blocks:
+                do("reduce-scatter", block + 1, half_s, ("backward", block + 1))
+        do("backward", block, 2 * forward_s, ("all-gather", block), ("forward", blocks))
+        if zero_stage == 0:
+            do("all-reduce", block, 2 * half_s, ("backward", block))
+        elif zero_stage < 3 and not waits:
+            do("reduce-scatter", block, half_s, ("backward", block))
+    if zero_stage == 3:
+        do("reduce-scatter", 1, half_s, ("backward", 1))
+    for what in ("reduce-scatter", "all-gather") if waits else ():
+        for block in range(blocks, 0, -1):
+            do(what, block, half_s, ("backward", 1))
+    return rows

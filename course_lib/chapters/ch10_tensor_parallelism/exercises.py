@@ -18,36 +18,28 @@ from course_lib.checking import (
 )
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network import collectives, tensor_parallel
-from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import group_link
 
 _H100 = hardware.accelerator("H100-SXM")
 
 
-def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
-    """Number of calls of one operation in a training step of GPT-2."""
-    traffic = step_traffic(
-        Job(MODELS["gpt2-124m"], Recipe(recompute=recompute), layout, Cluster(_H100))
-    )
-    return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
-
-
 @exercise("10.1")
-def _layer(answer: Any) -> None:
-    tensor = collectives.activation_bytes(1, 2048, 12288)
+def _two_kinds(answer: Any) -> None:
+    expect_parts(answer, 4, "two sizes in bytes, a number of tokens, and a name")
     sent = collectives.tensor_parallel_bytes(1, 2048, 12288, tp=8)
-    expect_numbers(
-        answer,
-        "two sizes in bytes and a number",
-        (tensor, "b · s · h numbers of 2 bytes", 1e-9, "B"),
-        (sent, "8 b s h (t-1)/t numbers of 2 bytes", 1e-9, "B"),
-        (4 * 96, "2 forward and 2 backward in each layer", 0, ""),
+    gradients = collectives.sent_bytes("all-reduce", 2 * 12 * 12288**2 // 8, 8)
+    rows = (
+        (sent, "8 b s h (t-1)/t numbers of 2 bytes", 1e-3, "B"),
+        (gradients, "2 · 7/8 of an eighth of 12 h² numbers of 2 bytes", 1e-3, "B"),
+        (2048 * gradients / sent, "3 h / t tokens", 1e-3, ""),
     )
+    for one, (number, because, rel, unit) in zip(answer, rows, strict=False):
+        expect_number(one, number, because, rel=rel, unit=unit)
+    because = "gradients travel behind backward; the next product waits for the other ones"
+    expect_choice(answer[3], "data", because, ("tensor", "data"))
 
 
 def _largest(name: str) -> int:
@@ -178,20 +170,6 @@ def _length(function: Any) -> None:
     expect_calls(function, cases, signature="gradient_length(cut, whole)", rel=1e-9)
 
 
-@exercise("10.8")
-def _messages(answer: Any) -> None:
-    plain, cut = Layout(tp=4), Layout(tp=4, sequence_parallel=True, keep_gathered=True)
-    gathers = "one for each large all-reduce; the loss gathers nothing"
-    again = "the forward sums of the layers come twice: 6 a layer"
-    expect_numbers(
-        answer,
-        "three whole numbers",
-        (_count("all-reduce", plain), "4 a layer, 1 embedding, 1 head, 3 loss", 0, ""),
-        (_count("all-reduce", plain, "full"), again, 0, ""),
-        (_count("all-gather", cut), gathers, 0, ""),
-    )
-
-
 @exercise("10.9")
 def _loss(function: Any) -> None:
     def loss(parts: list[list[float]], label: int) -> float:
@@ -228,7 +206,7 @@ def _logs(answer: Any) -> None:
     right = {
         f"{plain + 2 * layers} all-reduces": (_F_TWICE, "it makes two more in each layer"),
         f"{plain} all-reduces": (_RIGHT, "it makes 4 in each layer, and 1 + 1 + 3"),
-        f"{plain - layers} all-reduces": (_NO_F, "it makes one less in each layer"),
+        f"{plain - layers} all-reduces": (_NO_F, "it makes one fewer in each layer"),
         f"{plain - 3} all-reduces, 1 all-gather": (_GATHERED, "the loss's three are missing"),
         f"3 all-reduces, {shares}": (_NORMS, "only those of the loss are left"),
         f"4 all-reduces, {shares}": (_RIGHT, "three for the loss, one for the norms' gradients"),

@@ -61,7 +61,7 @@ def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
             reaches(layer.layer_reach),
             dots=[(layer.tp, layer.flop_per_byte)] if layer.tp > 1 else (),
         ),
-        "the notes: one matrix, 3 h/t": Curve(
+        "note 004: one matrix, 3 h/t": Curve(
             one_matrix, style.GREEN, reaches(format_number(layer.matrix_reach)), dashed=True
         ),
     }

@@ -10,11 +10,10 @@ from course_lib.checking import (
     Wrong,
     call,
     exercise,
-    expect_calls,
     expect_entries,
-    expect_equal,
     expect_number,
     expect_numbers,
+    expect_parts,
     expect_type,
 )
 from course_lib.theory.compute import flops
@@ -22,6 +21,7 @@ from course_lib.theory.inputs.hardware import accelerator, ridge_rows
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import fewest_gpus
 from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.network import context, experts, mesh
@@ -94,23 +94,6 @@ def _sharing(answer: Any) -> None:
     expect_entries(answer, right, "a dict of lists", each="a list of ranks in order")
 
 
-@exercise("12.4")
-def _skewed(answer: Any) -> None:
-    loads = {
-        factor: experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0)
-        for factor in (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
-    }
-    enough = min(factor for factor, load in loads.items() if not load.dropped)
-    expect_equal(
-        answer,
-        [loads[1.25].dropped_fraction, enough],
-        f"choices above 1.25 × 512 are dropped, of all 4096; the factor must reach the imbalance, "
-        f"{loads[1.0].imbalance:.2f}",
-        wants="a fraction and a factor",
-        rel=1e-3,
-    )
-
-
 @exercise("12.5")
 def _balance(function: Any) -> None:
     import torch
@@ -139,60 +122,45 @@ def _balance(function: Any) -> None:
         raise Wrong("gave a loss without gradient, expected one that reaches the probabilities")
 
 
-@exercise("12.6")
-def _weights(function: Any) -> None:
-    import torch
+_FAULTS = {
+    "A": ("weights that cancel", "p / p is 1, which has no gradient: the router learns nothing"),
+    "B": ("no balance", "one expert has nearly everything"),
+    "C": ("small capacity", "each expert accepts 0.75 of the mean: at least a quarter is dropped"),
+    "D": ("a sum of means", "four ranks' losses are means over 64 tokens each, not over 256"),
+}
 
-    two = torch.tensor([[0.5, 0.25], [0.2, 0.2]])
-    weights = call(function, two.clone(), signature="expert_weights(chosen_probabilities)")
-    sums = "two experts: the weights of a token add up to 1"
-    expect_equal(weights, (two / two.sum(1, keepdim=True)).tolist(), sums, "a tensor", rel=1e-5)
-    one = torch.tensor([[0.5], [0.25]], requires_grad=True)
-    because = "one expert: its weight is its probability, or there is no gradient"
-    weights = call(function, one)
-    expect_equal(weights, one.tolist(), because, "a tensor", rel=1e-5)
-    if not getattr(weights, "requires_grad", False):
-        raise Wrong("gave weights without gradient, expected some because the router learns by it")
+
+@exercise("12.6")
+def _faults(answer: Any) -> None:
+    expect_entries(answer, _FAULTS, "a dict of faults", each="the name of a fault")
+
+
+def _fewer_bytes(shape: TransformerShape, cp: int, tp: int = 1) -> tuple[str, float]:
+    """Which sends fewer bytes along cp, and the ring's over those of the all-to-all."""
+    width = shape.kv_heads * shape.hidden // shape.heads
+    factor = 3 * cp * width / (2 * (shape.hidden + width))
+    enough_heads = shape.kv_heads // tp >= cp
+    return "all-to-all" if factor > 1 and enough_heads else "ring", factor
 
 
 @exercise("12.7")
-def _routed(answer: Any) -> None:
-    kept, row = ((900, 100, 600, 400), (800, 300, 500, 400)), 2 * 4096
-    one_way = sum(kept[0]) * row
-    step = experts.routed_bytes(kept, 0, row)
-    expect_equal(
-        answer,
-        [one_way, step // 2 - one_way, step],
-        "dispatch: the 2000 rows of its own tokens; combine: the 2100 rows that its two experts "
-        "received; both once more in backward",
-        wants="three whole numbers of bytes",
-        unit="B",
-    )
-
-
-@exercise("12.8")
-def _merge(function: Any) -> None:
-    def block(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-        top = max(score for score, _ in pairs)
-        weights = [math.exp(score - top) for score, _ in pairs]
-        mean = sum(w * value for w, (_, value) in zip(weights, pairs, strict=True)) / sum(weights)
-        return mean, top + math.log(sum(weights))
-
-    two, one = [(1.0, 10.0), (2.0, 20.0)], [(4.0, 40.0)]
-    pairs = {
-        "the softmax over all three keys": (two, one),
-        "the order does not matter": (one, two),
-        "scores of 1000": ([(1000.0, 5.0), (1001.0, 7.0)], [(999.0, 1.0)]),
-        "scores of -1000": ([(-1000.0, 5.0)], [(-1001.0, 7.0)]),
+def _ring_or_heads(answer: Any) -> None:
+    gqa, plain = MODELS["llama3.1-8b"], MODELS["llama2-7b"]
+    choices = {
+        "LLaMA-3.1 8B, cp 2": (_fewer_bytes(gqa, 2), "a ring of two makes one hop in each round"),
+        "LLaMA-3.1 8B, cp 8": (_fewer_bytes(gqa, 8), "8 key heads suffice, and 2.4 > 1"),
+        "LLaMA-3.1 8B, cp 16": (_fewer_bytes(gqa, 16), "8 key heads do not suffice for 16 ranks"),
+        "LLaMA-3.1 8B, tp 4, cp 4": (
+            _fewer_bytes(gqa, 4, tp=4),
+            "tp leaves a GPU 2 key heads, for 4 ranks",
+        ),
+        "LLaMA-2 7B, cp 16": (_fewer_bytes(plain, 16), "32 key heads suffice, and w = h"),
     }
-    cases = [((block(a), block(b)), block(a + b), because) for because, (a, b) in pairs.items()]
-    try:
-        expect_calls(function, cases, signature="merge(a, b)", rel=1e-9)
-    except OverflowError as error:
-        raise Wrong(
-            f"raised OverflowError ({error}), expected a result for scores of 1000 as well because "
-            "only differences of the log-sum-exps need the exponential"
-        ) from None
+    expect_parts(answer, 2, "a dict of choices and a factor")
+    right = {name: (choice, because) for name, ((choice, _), because) in choices.items()}
+    expect_entries(answer[0], right, "a dict of choices", each="'ring' or 'all-to-all'")
+    factor = choices["LLaMA-3.1 8B, cp 8"][0][1]
+    expect_number(answer[1], factor, "3 n w / (2 (h + w)), whatever the tokens", rel=5e-3)
 
 
 _TOKENS = 131_072

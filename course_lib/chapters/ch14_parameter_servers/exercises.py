@@ -1,14 +1,9 @@
 """Exercises and quiz of chapter 14, parameter servers and RPC."""
 
-import math
 from typing import Any
 
 from course_lib.chapters.ch14_parameter_servers import builds
-from course_lib.chapters.ch14_parameter_servers.exchanges import (
-    RowExchange,
-    ServedTraining,
-    Swapping,
-)
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.checking import exercise, expect_calls, expect_entries, expect_numbers
 from course_lib.theory.network.collectives import sent_bytes
 
@@ -24,22 +19,6 @@ def _three_ways(answer: Any) -> None:
     )
     rows = [(size / 1e6, because, 5e-3, "MB") for size, because in right]
     expect_numbers(answer, "three sizes in MB", *rows)
-
-
-@exercise("14.2")
-def _full_link(answer: Any) -> None:
-    exchange = RowExchange(200_000, 128, header_bytes=0)
-    one = ServedTraining(exchange, 128, 1, compute_s=0.05, bytes_per_s=25e9)
-    servers = math.ceil(128 / one.saturating_trainers)
-    several = ServedTraining(exchange, 128, servers, compute_s=0.05, bytes_per_s=25e9)
-    because = "in step all 128 exchange at once, over as many links as there are servers"
-    expect_numbers(
-        answer,
-        "trainers, servers, and milliseconds",
-        (one.saturating_trainers, "a trainer's whole update over the time of its push", 2e-2, ""),
-        (servers, "enough servers that 128 trainers do not fill them: round up", 2e-2, ""),
-        (1000 * several.in_step_s, because, 5e-3, "ms"),
-    )
 
 
 _APPLY = "apply(table, rate, pushed)"
@@ -190,21 +169,18 @@ def _order_of_backward(answer: Any) -> None:
     expect_entries(answer, _PAIRS, "a dict of pairs", each="'first', 'second' or 'either'")
 
 
-_LAYER, _LAYERS, _BUS, _FLOP_PER_S = 855_654_400, 80, 63e9, 400e12
+_WAYS: dict[str, tuple[object, str]] = {
+    "A": ("all-to-all", "the table fits only if it is cut over the GPUs, and NCCL gathers no rows"),
+    "B": ("DDP", "where a batch uses all rows, nothing is saved by asking for some"),
+    "C": ("server", "a collective needs all ranks at once; a server answers each as it comes"),
+    "D": ("gather", "two ranks send their rows once, half of what a server would move"),
+}
 
 
-@exercise("14.9")
-def _from_the_host(answer: Any) -> None:
-    swap_s, compute_s = 2 * _LAYER / _BUS, 2 * _LAYER * 2048 / _FLOP_PER_S
-    run = Swapping([compute_s] * _LAYERS, [swap_s] * _LAYERS)
-    gain = run.serial_s / run.overlapped_s
-    expect_numbers(
-        answer,
-        "tokens, seconds, and a ratio",
-        (_FLOP_PER_S / _BUS, "2P/B = 2PT/F: the layer's size cancels", 1e-2, ""),
-        (run.overlapped_s, "the bus never rests: 80 copies and one layer's computing", 1e-2, "s"),
-        (gain, "only the computing was hidden, and it is short", 1e-2, ""),
-    )
+@exercise("14.11")
+def _four_ways(answer: Any) -> None:
+    ways = "'DDP', 'gather', 'server' or 'all-to-all'"
+    expect_entries(answer, _WAYS, "a dict of teams", each=ways)
 
 
 BUILDS = (builds.SERVER,)

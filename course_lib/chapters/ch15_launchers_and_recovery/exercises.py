@@ -148,9 +148,9 @@ _CAUSES = (
     "one process",
     "clipping",
     "optimizer built too early",
-    "recompilation",
+    "saved too seldom",
     "moments not saved",
-    "to_local",
+    "device by RANK",
     "standalone",
 )
 _SYMPTOMS = {
@@ -170,9 +170,9 @@ _SYMPTOMS = {
         "moments not saved",
         "the weights are there, and AdamW's first steps are too large without its moments",
     ),
-    "Muon under FSDP2 learns worse than on one GPU, and sends less than expected": (
-        "to_local",
-        "rows that are orthogonal on each rank are not orthogonal together",
+    "it runs on one node; on two, each rank of the second node ends with: invalid device ordinal": (
+        "device by RANK",
+        "ranks 8 to 15 ask for GPUs 8 to 15, and a node numbers its own from 0",
     ),
     "16 GPUs on two nodes, twice eight ranks, and two log files that both begin with rank 0": (
         "standalone",

@@ -40,19 +40,34 @@ def _words(answer: Any) -> None:
     )
 
 
-_RATES: dict[str, tuple[object, str]] = {
-    "200 Gb/sec (4X HDR)": (1, "all four lanes of 50 Gb/s"),
-    "50 Gb/sec (1X HDR)": (4, "one lane of four"),
-    "100 Gb/sec (2X HDR)": (2, "two lanes of four"),
-    "100 Gb/sec (4X EDR)": (1, "EDR has lanes of 25 Gb/s, and all four work"),
-    "400 Gb/sec (4X NDR)": (1, "all four lanes of 100 Gb/s"),
-    "25 Gb/sec (1X EDR)": (4, "one lane of four"),
+_CALLS: dict[str, tuple[object, str]] = {
+    "dmesg: Xid 79": ("hardware", "the GPU has fallen off the bus"),
+    "dmesg: Xid 31, pid=train.py": ("program", "it used a wrong address"),
+    "-q -d ECC: 12 corrected errors, Remapped Rows all 0, Pending No": (
+        "nobody",
+        "all were corrected, and no row waits",
+    ),
+    "-q -d ROW_REMAPPER: Pending Yes": ("hardware", "a row waits for its replacement"),
+    "-q -d PERFORMANCE at full load: SW Power Cap Active": (
+        "nobody",
+        "at full load the power limit is normal",
+    ),
+    "-q -d PERFORMANCE: HW Slowdown Active": ("hardware", "it is never normal"),
+    "nvlink -s: one of 18 links <inactive>, on one GPU of eight": (
+        "hardware",
+        "its neighbours have all of theirs",
+    ),
+    "pmon: a process of a job that ended yesterday, with 70 GB": (
+        "program",
+        "the job has left a process behind",
+    ),
 }
 
 
 @exercise("16.2")
-def _missing_lanes(answer: Any) -> None:
-    expect_entries(answer, _RATES, "a dict of factors", each="a number such as 1 or 2")
+def _whom_to_call(answer: Any) -> None:
+    each = "'nobody', 'program' or 'hardware'"
+    expect_entries(answer, _CALLS, "a dict of whom to call", each=each)
 
 
 @exercise("16.3")

@@ -46,13 +46,32 @@ def _from_zero(samples, world, rank, epochs, first=0):
     return _orders(lambda sampler, epoch: sampler.set_epoch(epoch))(samples, world, rank, epochs)
 
 
+def _tokens_slider(observes=True, begins=True, ranks=4):
+    def tokens_slider(sequence):
+        from ipywidgets import HTML, IntSlider
+
+        slider, text = IntSlider(value=1, min=1, max=16), HTML()
+
+        def show(change=None):
+            text.value = f"{2 * slider.value * ranks * sequence:,} tokens"
+
+        if observes:
+            slider.observe(show, names="value")
+        if begins:
+            show()
+        return slider, text
+
+    return tokens_slider
+
+
+_NO_FIT = "tp 1, pp 1, cp 2, micro-batch 1, accumulation 1"
 _SETTINGS = {
-    "tp 1, pp 1, micro-batch 1, accumulation 1": False,
-    "tp 8, pp 4, micro-batch 2, accumulation 8": True,
-    "tp 8, pp 8, micro-batch 4, accumulation 8": True,
-    "tp 8, pp 8, micro-batch 1, accumulation 16": False,
-    "tp 8, pp 1, micro-batch 4, accumulation 1": True,
-    "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": False,
+    _NO_FIT: "does not fit",
+    "tp 8, pp 4, micro-batch 2, accumulation 8": "LLaMA-2's batch",
+    "tp 8, pp 8, micro-batch 4, accumulation 8": "LLaMA-2's batch",
+    "tp 8, pp 8, micro-batch 1, accumulation 16": "another batch",
+    "tp 8, pp 1, micro-batch 4, accumulation 1": "LLaMA-2's batch",
+    "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": "another batch",
 }
 _RUNS = {
     "A": "the ranks shuffle with different seeds",
@@ -83,14 +102,21 @@ MISTAKES = [
     ("1.6", "drops only at the end", ([32, 8, 1], [31, 7, 11])),
     ("1.6", "repeats nothing", ([32, 8, 0], [28, 7, 107])),
     ("1.6", "one list only", [32, 8, 1]),
-    ("1.7", "forgets pp", {**_SETTINGS, "tp 8, pp 4, micro-batch 2, accumulation 8": False}),
-    ("1.7", "forgets cp", {**_SETTINGS, "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": True}),
+    ("1.7", "context parallelism divides weights", {**_SETTINGS, _NO_FIT: "LLaMA-2's batch"}),
+    (
+        "1.7",
+        "forgets cp",
+        {**_SETTINGS, "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": "LLaMA-2's batch"},
+    ),
     ("1.8", "takes a repeated sample for a fault", {**_RUNS, "D": _RUNS["A"]}),
     ("1.8", "forgets one", {name: fault for name, fault in _RUNS.items() if name != "A"}),
+    ("1.9", "never observes", _tokens_slider(observes=False)),
+    ("1.9", "says nothing until it is moved", _tokens_slider(begins=False)),
+    ("1.9", "forgets the ranks", _tokens_slider(ranks=1)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
     ("1.2", "rounded, and in percent", (705, "70.9 %", "6.27 %")),
-    ("1.7", "1 and 0", {key: int(value) for key, value in _SETTINGS.items()}),
+    ("1.9", "with commas", _tokens_slider()),
 ]

@@ -37,6 +37,14 @@ _BOTH = {
     "an MLP with GELU, 4h wide": False,
     "segments of two layers": False,
 }
+_FIRST = {
+    "A": "micro-batch 1",
+    "B": "flash attention",
+    "C": "recompute",
+    "D": "more GPUs",
+    "E": "micro-batch 1",
+    "F": "flash attention",
+}
 
 MISTAKES = [
     ("4.1", "keeps 34 in full recomputation", (_SBH * 34 + _SCORES, _SBH * 34, _SBH * 34)),
@@ -53,8 +61,9 @@ MISTAKES = [
     ("4.5", "scores grow linearly", _layer(power=1)),
     ("4.7", "always the square root", _root),
     ("4.7", "always one", _one),
-    ("4.8", "takes half as equal", 768),
-    ("4.8", "compares with 34 + 80", 2048),
+    ("4.8", "leaves no room for gaps", {**_FIRST, "E": "nothing"}),
+    ("4.8", "recomputes at once", {**_FIRST, "A": "recompute"}),
+    ("4.8", "makes states smaller", {**_FIRST, "D": "micro-batch 1"}),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).

@@ -16,9 +16,10 @@ def _stack(first=2, refuse=True, factor=2):
     return stack_flop
 
 
-def _palm(scores):
-    def palm_mfu(rate, parameters, layers, heads, width, sequence, chips, peak):
-        each = 6 * parameters + scores * layers * heads * width * sequence
+def _palm(scores, by_hidden=False):
+    def palm_mfu(rate, parameters, layers, heads, width, hidden, sequence, chips, peak):
+        wide = hidden if by_hidden else heads * width
+        each = 6 * parameters + scores * layers * wide * sequence
         return each * rate / (chips * peak)
 
     return palm_mfu
@@ -40,8 +41,10 @@ _FASTER = {
     "an all-reduce over NVLink": 1,
 }
 MISTAKES = [
-    ("5.1", "forgets recomputation", (3.15e23, 3.15e23 / (1024 * 140e12) / _DAY)),
-    ("5.1", "hours for days", (4.2e23, 4.2e23 / (1024 * 140e12) / 3600)),
+    ("5.1", "the cheapest, which is too slow", ("C", 45.3, 114_836)),
+    ("5.1", "the fastest", ("A", 25.15, 216_340)),
+    ("5.1", "at the full peak", ("B", 14.28, 52_625)),
+    ("5.1", "the price of one GPU", ("B", 35.69, 2056)),
     ("5.2", "a rate", (1.96608e14, "FLOP/s", 1.19)),
     ("5.2", "the fp16 peak", (1.96608e14, "FLOP", 1.96608e14 / 330e12)),
     ("5.3", "swaps full and half", _COUNTED | {854_438_400: "causal half"}),
@@ -60,6 +63,7 @@ MISTAKES = [
     ("5.8", "with recomputation", (20.8, 1_023_392, 0.635)),
     ("5.9", "forgets attention", _palm(scores=0)),
     ("5.9", "causal half", _palm(scores=6)),
+    ("5.9", "the hidden size", _palm(scores=12, by_hidden=True)),
     ("5.10", "one step too early", (64, 256, 0)),
     ("5.10", "enough tokens are always enough", (128, 512, 1024)),
     ("5.10", "small matrices never", (128, 0, 0)),
@@ -69,7 +73,7 @@ MISTAKES = [
 OTHER_FORMS = [
     ("5.5", "rounded", (3385, 3494, 3162, 3318)),
     ("5.6", "rounded", _FASTER),
-    ("5.1", "the paper's rounded days", (4.2e23, 34)),
+    ("5.1", "rounded", ("B", 35.7, 131_600)),
     ("5.7", "percent", 27.9),
     ("5.8", "percent", (20.8, 1_023_392, 47.65)),
 ]

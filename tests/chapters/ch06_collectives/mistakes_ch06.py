@@ -67,9 +67,13 @@ def _odd(first=0, longest=True, all_of_them=True):
 _VERDICT = {"A": "healthy ring", "B": "switches add", "C": "links missing", "D": "latency"}
 _BEST = ["tree", "latency", "bandwidth"]
 _SECONDS = [122.9e-6, 1.392e-3, 40.58e-3]
+_PORTS = "twice the ports"
+_FEWER = "100 tensors of 10 MB"
 MISTAKES = [
-    ("6.1", "sends the tensor twice", (2e9, 30, 30 * 9.6e-6 + 2e9 / 25e9)),
-    ("6.1", "only one half of the ring", (9.375e8, 15, 15 * 9.6e-6 + 9.375e8 / 25e9)),
+    ("6.1", "sends the tensor once", (40.3e-3, 0.328, _FEWER)),
+    ("6.1", "only one half of the ring", (37.6e-3, 0.1815, _FEWER)),
+    ("6.1", "a thousand calls cost one latency each", (75.3e-3, 84.6e-3, _FEWER)),
+    ("6.1", "latency is more than half, so halve it", (75.3e-3, 0.363, "half the latency")),
     ("6.2", "the tensor is sent once", (10e-6, 1e9 / 35e-3, 664e-6)),
     ("6.2", "algorithm bandwidth", (10e-6, 1e9 / 35.14e-3, 665e-6)),
     ("6.3", "does not fill up", _all_reduce(pad=False)),
@@ -93,14 +97,17 @@ MISTAKES = [
     ("6.8", "the tree for all but the largest", (["tree", "tree", "bandwidth"], _SECONDS)),
     ("6.8", "the old times", (_BEST, [1.211e-3, 1.997e-3, 79.96e-3])),
     ("6.9", "counts places from 1", _odd(first=1)),
+    ("6.10", "all of the tensor crosses the network", (6.27e-3, 56.13e-3, _PORTS)),
+    ("6.10", "one stage inside", (3.135e-3, 7.134e-3, _PORTS)),
+    ("6.10", "NVLink carries the most bytes", (6.27e-3, 7.134e-3, "twice the NVLink")),
     ("6.9", "only what all have begun", _odd(longest=False)),
     ("6.9", "only the first rank that is odd", _odd(all_of_them=False)),
-    ("6.10", "the double tree", (159.8e6, 319.6e6)),
-    ("6.10", "faster links do not matter", (2.7275e6, 2.7275e6)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    ("6.10", "in ms", ("6.27 ms", "7.13 ms", "Twice the ports")),
+    ("6.1", "in ms", ("75.3 ms", "363 ms", "100 Tensors of 10 MB")),
     ("6.8", "rounded", (("Tree", "latency", "bandwidth"), _SECONDS)),
     ("6.9", "lists", lambda begun: (found := _odd()(begun)) and list(found)),
 ]

@@ -19,7 +19,7 @@ _HIDES = {
     "256 GPUs, a model twice as large": False,
 }
 _MOMENTS, _MEAN = "AdamW's second moments", "BatchNorm's running mean"
-_LEFT_OUT = "what PowerSGD has left out"
+_RANDOM = "the state of dropout's random generator"
 _EQUAL = {
     "the weights": True,
     "their gradients": True,
@@ -27,43 +27,26 @@ _EQUAL = {
     "the norm of the gradient": True,
     "the loss": False,
     _MEAN: False,
-    _LEFT_OUT: False,
+    _RANDOM: False,
+}
+_AVERAGED = "SGD with the own gradient, then all-reduce the mean of the weights"
+_ADAMW = "AdamW with the own gradient, then all-reduce the mean of the weights"
+_SECOND = "all-reduce the mean gradient in every second step only, SGD"
+_START = "different random weights at the start, all-reduce the mean gradient, SGD"
+_PROGRAMS = {
+    "all-reduce the mean gradient, SGD": "as one GPU",
+    _SECOND: "drift",
+    "all-reduce the sum of the gradients, SGD, the learning rate of one GPU": "equal",
+    _AVERAGED: "as one GPU",
+    _ADAMW: "equal",
+    "clip the own gradient by its norm, then all-reduce the mean, SGD": "equal",
+    _START: "drift",
+    "add the mean gradient to the weights, without an optimizer": "equal",
 }
 
 
 def _hides(more):
     return _HIDES | {more: True}
-
-
-def _train(change, every=1):
-    def replicas(weight, gradients, learning_rate):
-        weights = [weight] * len(gradients[0])
-        for step, found in enumerate(gradients, start=1):
-            for rank, own in enumerate(found):
-                shared = change(found)
-                gradient = shared if step % every == 0 else own
-                weights[rank] -= learning_rate * gradient
-        return weights
-
-    return replicas
-
-
-def _adds_the_mean(weight, gradients, learning_rate):
-    change = sum(sum(found) / len(found) for found in gradients)
-    return [weight + change] * len(gradients[0])
-
-
-def _fill(full=lambda held, limit: held >= limit, rest=True, one_limit=False):
-    def fill(sizes, cap, first):
-        buckets, held = [], 0
-        for size in sizes:
-            held += size
-            if full(held, cap if buckets or one_limit else first):
-                buckets.append(held)
-                held = 0
-        return [*buckets, held] if held and rest else buckets
-
-    return fill
 
 
 def _branches(forward):
@@ -96,9 +79,10 @@ MISTAKES = [
     ("7.1", "the states only", (24.92, 31.15, _VIEW)),
     ("7.2", "always larger buckets", dict.fromkeys(_CHANGE, "larger buckets")),
     ("7.2", "every tail is a fault", _CHANGE | {"C": "nothing", "D": "more tokens per GPU"}),
-    ("7.3", "sums", _train(sum)),
-    ("7.3", "every second step", _train(lambda found: sum(found) / len(found), every=2)),
-    ("7.3", "the gradient is the change", _adds_the_mean),
+    ("7.3", "every second step is enough", _PROGRAMS | {_SECOND: "equal"}),
+    ("7.3", "averaged weights are another training", _PROGRAMS | {_AVERAGED: "equal"}),
+    ("7.3", "AdamW is linear as well", _PROGRAMS | {_ADAMW: "as one GPU"}),
+    ("7.3", "equal updates make equal weights", _PROGRAMS | {_START: "equal"}),
     ("7.4", "one way through the ring", (15890, _HIDES)),
     (
         "7.4",
@@ -111,9 +95,9 @@ MISTAKES = [
         (31780, _hides("256 GPUs, a model twice as large")),
     ),
     ("7.4", "as many GPUs as samples", (31780, dict.fromkeys(_HIDES, True))),
-    ("7.5", "more than the limit", _fill(lambda held, limit: held > limit)),
-    ("7.5", "loses the last bucket", _fill(rest=False)),
-    ("7.5", "one limit for all", _fill(one_limit=True)),
+    ("7.5", "lateness adds up over ranks", (400.8, 502.4, "half as long")),
+    ("7.5", "each rank waits for itself alone", (400.1, 400.1, "half as long")),
+    ("7.5", "both halve the expected delay", (400.8, 464.1, "half as often")),
     ("7.6", "five buckets from the first pass on", (100, 400, 120)),
     ("7.6", "finds unused ones, and rebuilds", (96, 396, 1 + 19 * 5 + 20)),
     ("7.6", "no_sync is the default", (96, 96, 120)),
@@ -125,14 +109,15 @@ MISTAKES = [
     ("7.8", "the link carries all at once", _no_queue),
     ("7.8", "no overlap", lambda _, travel: sum(travel)),
     ("7.8", "the link never waits", lambda ready, travel: ready[0] + sum(travel) - ready[-1]),
-    ("7.9", "DDP makes all equal", (dict.fromkeys(_EQUAL, True), _LEFT_OUT)),
-    ("7.9", "buffers are rank 0's at any time", (_EQUAL | {_MEAN: True}, _LEFT_OUT)),
-    ("7.9", "each has moments of its own", (_EQUAL | {_MOMENTS: False}, _LEFT_OUT)),
+    ("7.9", "DDP makes all equal", (dict.fromkeys(_EQUAL, True), _RANDOM)),
+    ("7.9", "buffers are rank 0's at any time", (_EQUAL | {_MEAN: True}, _RANDOM)),
+    ("7.9", "each has moments of its own", (_EQUAL | {_MOMENTS: False}, _RANDOM)),
     ("7.9", "rank 1's buffers are lost", (_EQUAL, _MEAN)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    ("7.5", "in seconds", ("0.4008 s", "0.4641 s", "Half as long")),
     ("7.1", "rounded", (36.9, 43.2, "Gradient_as_bucket_view=True")),
     ("7.4", "0 and 1", (31780, {job: int(hidden) for job, hidden in _HIDES.items()})),
 ]

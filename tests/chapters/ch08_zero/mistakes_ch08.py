@@ -51,7 +51,7 @@ _STAGE = {
 }
 _VERSION = "the loss curve changed with the version, the file did not"
 _TINY = "stage 3 of a tiny model: each GPU still has all weights"
-_TWO_GB = "2 GB that nobody can explain, as many for any large model in fp32"
+_TWO_GB = "2 GB that nobody can explain, the same for any large model in fp32"
 _KEYS = {
     _VERSION: "gradient_clipping",
     _TINY: "stage3_param_persistence_threshold",
@@ -67,6 +67,22 @@ _WHICH = {
     "D": "DDP without no_sync",
     "E": "ZeRO 3",
     "F": "ZeRO 1",
+}
+_FORWARD = "C: 7B, stage 3, 64 GPUs, out of memory at the end of the forward pass"
+_SIXTEEN = "B: 13B, stage 2, 64 GPUs, 16 micro-batches, 30 GB free: waits for messages"
+_FIRST = {
+    "A: 7B under DDP on 8 GPUs, out of memory in the first update": "stage 1",
+    _SIXTEEN: "stage 1",
+    _FORWARD: "recompute activations",
+    "D: 13B on one GPU, 512 GB of host memory, out of memory in the first update": (
+        "offload the optimizer"
+    ),
+    "E: 70B, stage 3, 64 GPUs, 2,000 tokens each, 40 GB free: waits for messages": (
+        "larger micro-batches"
+    ),
+    "F: 7B, stage 1, one micro-batch: the network is idle until backward has ended": (
+        "overlap the messages"
+    ),
 }
 _UNCLIPPED = {key: value for key, value in _GOOD.items() if key != "gradient_clipping"}
 _GOOD_BATCH = {k: v for k, v in _GOOD.items() if "micro" not in k and "steps" not in k}
@@ -99,9 +115,9 @@ MISTAKES = [
     ("8.6", "padding decays", _marks(pad=1)),
     ("8.6", "a mark for each tensor", _marks(by_tensor=True)),
     ("8.6", "1 where nothing decays", _marks(inverted=True)),
-    ("8.7", "one micro-batch", [3e6, 3e6, 3e6, 4.5e6]),
-    ("8.7", "stage 1 sends each time", [3e6, 13.5e6, 13.5e6, 36e6]),
-    ("8.7", "without (n-1)/n", [4e6, 4e6, 18e6, 48e6]),
+    ("8.7", "always the highest stage", dict.fromkeys(_FIRST, "stage 3")),
+    ("8.7", "more ZeRO for activations", _FIRST | {_FORWARD: "stage 3"}),
+    ("8.7", "faster messages, not fewer", _FIRST | {_SIXTEEN: "overlap the messages"}),
     ("8.8", "only AdamW's two numbers", (8 * 13e9, 1.651, 0.206)),
     ("8.8", "one way", (12 * 13e9, 0.825, 0.103)),
     ("8.8", "all GPUs on one slot", (12 * 13e9, 1.651, 1.651)),

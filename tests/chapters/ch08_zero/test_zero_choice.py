@@ -1,9 +1,16 @@
 """The choice of a stage: against the bill of each stage, one GPU more and one less."""
 
+from itertools import pairwise
+
 from every import every
 from probes import Probe, by_name
 
-from course_lib.chapters.ch08_zero.zero_choice import fewest_ranks, most_parameters, whole_and_cut
+from course_lib.chapters.ch08_zero.zero_choice import (
+    fewest_ranks,
+    most_parameters,
+    step_timeline,
+    whole_and_cut,
+)
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.network.zero import STAGES, zero_stages
@@ -59,7 +66,44 @@ def test_one_parameter_more_does_not_fit(room, stage, ranks):
     assert stored(most + 1, stage, ranks, MIXED) > room
 
 
+def end(stage, forward_s=1.0, half_s=1.0, waits=False, blocks=4):
+    rows = step_timeline(stage, blocks, forward_s, half_s, waits=waits)
+    return max(span[2] for spans in rows.values() for span in spans)
+
+
+@every("case", [(0, False), (1, False), (1, True), (2, False), (3, False)])
+def test_a_step_takes_its_computing_and_sends_its_halves(case):
+    stage, waits = case
+    rows = step_timeline(stage, 4, 1.0, 0.5, waits=waits)
+    assert sum(end - start for _, start, end, _ in rows["computing"]) == 12
+    halves = 4 * (3 if stage == 3 else 2)
+    assert sum(end - start for _, start, end, _ in rows["messages"]) == 0.5 * halves
+
+
+@every("stage", STAGES)
+def test_nothing_overlaps_with_itself(stage):
+    for spans in step_timeline(stage, 5, 1.0, 1.5).values():
+        assert all(one[2] <= two[1] for one, two in pairwise(spans))
+
+
+def test_by_hand():
+    assert end(0) == 4 + 8 + 2  # the last block's all-reduce is exposed
+    assert end(1, waits=True) == 12 + 4 + 4
+    assert end(1) == end(2) == 1 + 12 + 1  # the first gather and the last scatter
+    assert end(3) == 1 + 12 + 1  # as long a message as a block forward: it just keeps up
+    assert end(3, half_s=2.0) == 2 * 12  # the link never rests
+
+
+def test_free_messages_leave_the_computing():
+    assert {end(stage, half_s=0.0) for stage in STAGES} == {12}
+
+
 REFUSED = [
+    (lambda: step_timeline(4, 4, 1.0, 1.0), "zero_stage must be"),
+    (lambda: step_timeline(3, 4, 1.0, 1.0, waits=True), "waits must be False in stage 3"),
+    (lambda: step_timeline(0, 0, 1.0, 1.0), "blocks must be"),
+    (lambda: step_timeline(0, 4, -1.0, 1.0), "forward_s must be at least 0"),
+    (lambda: step_timeline(0, 4, 1.0, -1.0), "half_s must be at least 0"),
     (lambda: whole_and_cut(4, MIXED), "zero_stage must be"),
     (lambda: fewest_ranks(0, 1, 1e9, MIXED), "parameters must be at least 1"),
     (lambda: fewest_ranks(10, 1, -1, MIXED), "room_bytes must be at least 0"),
@@ -67,5 +111,9 @@ REFUSED = [
     (lambda: most_parameters(1, 8, -1, MIXED), "room_bytes must be at least 0"),
 ]
 PROBES = by_name(
-    Probe(fewest_ranks, {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED})
+    Probe(fewest_ranks, {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED}),
+    Probe(
+        step_timeline,
+        {"zero_stage": 1, "blocks": 4, "forward_s": 1.0, "half_s": 1.0, "waits": False},
+    ),
 )

@@ -93,7 +93,7 @@ MISTAKES = [
     ("15.4", "takes empty pieces", _with_empty),
     ("15.5", "all are one process", dict.fromkeys(_CAUSE, "one process")),
     ("15.5", "clipping at first", _CAUSE | {_FIRST: "clipping"}),
-    ("15.5", "recompilation changes losses", _CAUSE | {_FIRST: "recompilation"}),
+    ("15.5", "rare saves change losses", _CAUSE | {_FIRST: "saved too seldom"}),
     ("15.6", "leaves the agents", _MENDED | {"sbatch --ntasks-per-node": "8"}),
     ("15.6", "meets itself", _MENDED | {"torchrun --rdzv-endpoint": "127.0.0.1:29400"}),
     ("15.6", "a name without a port", _MENDED | {"torchrun --rdzv-endpoint": "$(hostname)"}),

@@ -6,15 +6,15 @@ from statistics import median
 import yaml
 
 from course_lib.chapters.ch16_cluster_clinic.exercises import (
+    _CALLS,
     _CASES,
     _CLAIMS,
     _DIFFERENCES,
     _NAMED,
-    _RATES,
 )
 from course_lib.checking.hunts import drawn
 
-_FACTORS = {rate: factor for rate, (factor, _) in _RATES.items()}
+_CALLED = {line: whom for line, (whom, _) in _CALLS.items()}
 _WHO = {question: right for question, (right, _) in _NAMED.items()}
 _TRUE = {claim: right for claim, (right, _) in _CLAIMS.items()}
 _VERDICTS = ("rounding", "more than rounding", "don't know")
@@ -91,9 +91,10 @@ MISTAKES = [
     ("16.1", "counts bytes, not words", [1.525, 1.5, 0.061, 11.3]),
     ("16.1", "bits of the link over bytes", [6.1, 6.0, 0.0305, 2.8]),
     ("16.1", "forgets the seconds", [61.0, 60.0, 2.44, 0.28]),
-    ("16.2", "beside 200 Gb/s", dict(zip(_RATES, [1, 4, 2, 2, 0.5, 8], strict=True))),
-    ("16.2", "the number of lanes", dict(zip(_RATES, [4, 1, 2, 4, 4, 1], strict=True))),
-    ("16.2", "leaves one out", dict(list(_FACTORS.items())[:5])),
+    ("16.2", "every error is the machine's", _CALLED | {list(_CALLED)[2]: "hardware"}),
+    ("16.2", "an Xid is the machine's", _CALLED | {list(_CALLED)[1]: "hardware"}),
+    ("16.2", "any limit is a fault", _CALLED | {list(_CALLED)[4]: "hardware"}),
+    ("16.2", "leaves one out", dict(list(_CALLED.items())[:7])),
     ("16.3", "only the bytes of one direction", [20.0, 79.4, 100.0, 22.7]),
     ("16.3", "the algorithm's bandwidth", [39.7, 158.8, 50.4, 45.4]),
     ("16.4", "adds what is missing only", _LINE.format("--gpus all --device=/dev/kfd")),
@@ -134,7 +135,7 @@ MISTAKES = [
 ]
 OTHER_FORMS = [
     ("16.1", "text with units", ["6.1 GB/s", 6, "24.4 %", "2.82 s"]),
-    ("16.2", "in another order", dict(reversed(_FACTORS.items()))),
+    ("16.2", "in another order", dict(reversed(_CALLED.items()))),
     ("16.4", "devices by name", _LINE.format("--gpus=all --ulimit memlock=-1")),
     ("16.4", "the host's shared memory", _MENDED.replace("--shm-size=16G", "--ipc=host")),
     ("16.5", "as a dict", _POD),
