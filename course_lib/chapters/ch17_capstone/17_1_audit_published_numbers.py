@@ -468,7 +468,7 @@ check("17.3", lines)
 # (published mistake, note 004) "With the gradients of 80 micro-batches added up first, a training step takes 48 s", on 2,048 RTX 4090, for LLaMA-2 70B (68,976,648,192 parameters) and 16,384 sequences of 4,096 tokens. Suppose that it does. By $6ND$, how many TFLOP/s would each of the 2,048 cards have to reach if none of
 # them ever waited? Compare that with what a 4090 can do in training. What makes the 48 s so short, even if no card ever waits?
 #
-# - `because`: `"the peak"`, `"the bubble"`, `"the exchange of gradients"`, `"48 idle cards"` or `"a layer rounded up to 1B"`
+# - `because`: `"the peak"`, `"the bubble"`, `"the exchange of gradients"`, `"attention's scores"` or `"a layer rounded up to 1B"`
 # - `source`: `"NVIDIA's Ada whitepaper, appendix A"`, `"note 004"`, `"arXiv:2307.09288"` (LLaMA-2) or `"arXiv:2104.04473"` (Megatron-LM's pipelines)
 
 # %% [raw] tags=["hints"]

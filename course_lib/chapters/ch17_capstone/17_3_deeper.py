@@ -355,7 +355,7 @@ assert grouped.own_terms == 160 / 10 and grouped.found < 0.1
 
 # %% [markdown]
 # With recomputation it is far less than once. A stage that has one layer can only compute that layer again. It keeps the layer's input for each of 80 micro-batches, 2 bytes of 34 for each number, and has one whole layer at a time: 0.07 times the model. (The note calls
-# the groups "selective recomputation". What it describes is checkpointing by groups, section 4.3. Selective recomputation repeats only attention's scores.)
+# the groups "selective recomputation". What it describes is checkpointing by groups, section 4.5. Selective recomputation repeats only attention's scores.)
 #
 # Two more claims come without a number, so give them one. **"The more stages, the more data in all, and the more latency."** Every micro-batch crosses each boundary between two stages twice, with $b \cdot s \cdot h$ numbers:
 

@@ -125,7 +125,7 @@ def _update_in_48_s() -> Audit:
             "the peak": "",
             "the bubble": "that is time in which cards wait, and here no card ever waits",
             "the exchange of gradients": "it is time in which cards wait: a quarter of a second",
-            "48 idle cards": "2,000 cards instead of 2,048 change your number by 2 %",
+            "attention's scores": "they add 4 % of the FLOP, and 48 s are too short by more",
             "a layer rounded up to 1B": "exact layers are smaller, which helps the claim",
         },
         sources={
