@@ -349,7 +349,7 @@ from course_lib.theory.step.assumptions import Assumptions
 # ZeRO. How many sequences are in an update? And among how many GPUs must gradients be summed, for a matrix of attention, for a matrix of one expert (tp cuts both), and for the weight of a norm in front of attention?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # A pipeline with all its tp and cp ranks works on the same sequences. How many are there?
 # Whose copies of a weight have seen other tokens? Those of other replicas, and of other slices of a sequence.
 # Experts are spread over ep of the dp · cp ranks. Under sequence parallelism a norm on a tp rank sees only its own slice.
@@ -453,7 +453,7 @@ check("13.7", right)
 # The check looks at places, then at lines, then at the groups on four real ranks. What passes is kept as `mine/mesh.py`, and `course demo three_d --parts mine` trains on it, together with the tensor and the pipeline parts that you have built.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 3
+# importance 5, difficulty 2
 # rank = (pp · DP + dp) · TP + tp. Which coordinate is the remainder by TP?
 # divmod twice: first by TP, then what is left by DP.
 # A line along an axis: fix the two other coordinates and let this one run.

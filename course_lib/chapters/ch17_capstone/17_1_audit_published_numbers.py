@@ -472,7 +472,7 @@ check("17.3", lines)
 # - `source`: `"NVIDIA's Ada whitepaper, appendix A"`, `"note 004"`, `"arXiv:2307.09288"` (LLaMA-2) or `"arXiv:2104.04473"` (Megatron-LM's pipelines)
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # How many FLOP has an update of 16,384 sequences of 4,096 tokens?
 # Divide them by 48 s and by 2,048 cards. May a card do that?
 # The claim takes 330 TFLOP/s as what a 4090 does in training. Who says what it does?
