@@ -309,44 +309,6 @@ def _proposal(answer: Any) -> None:
     expect_entries(answer, _SENTENCES, "a dict of True and False", each="True or False")
 
 
-_GROUP = "group(rank, axis, dp, tp, pp)"
-
-
-@exercise("13.8")
-def _group(function: Any) -> None:
-    cases = []
-    for dp, tp, pp in ((2, 2, 2), (3, 2, 4), (4, 8, 2), (1, 1, 3)):
-        layout = Layout(dp=dp, tp=tp, pp=pp)
-        for axis in ("tp", "dp", "pp"):
-            for rank in (0, layout.world // 2, layout.world - 1):
-                group = next(g for g in mesh.groups(layout, axis) if rank in g)
-                because = f"the stride of {axis} is {mesh.strides(layout)[axis]}"
-                cases.append(((rank, axis, dp, tp, pp), list(group), because))
-    expect_calls(function, cases, signature=_GROUP)
-
-
-@exercise("13.9")
-def _wire(answer: Any) -> None:
-    expect_parts(answer, 2, "the order of the axes and a factor")
-    order = ("dp", "pp", "tp")
-    layout = Layout(tp=8, pp=4, dp=16, accumulation=32, sequence_parallel=True)
-    wanted = mesh.groups(layout, "tp", ("cp", *order))[0]
-    assert wanted == tuple(range(0, 512, 64))
-    expect_equal(
-        answer[0],
-        order,
-        "dp neighbours are 1 apart and tp neighbours 64 = 16 · 4",
-        wants="three names of axes",
-    )
-    times = [
-        step_time.step_time(Job(_LLAMA3, Recipe(), layout, cluster, 8192)).total_s
-        for cluster in (Cluster(_H100, 64), Cluster(_H100, 512, 1))
-    ]
-    expect_number(
-        answer[1], times[1] / times[0], "tp's messages at 50 instead of 450 GB/s", rel=2e-2
-    )
-
-
 @cache
 def _all_layouts(overlap: tuple[tuple[str, float], ...] = ()) -> planner.Plan:
     return planner.plan(

@@ -1,22 +1,26 @@
 """Exercises and quiz of chapter 17, the capstone: audits, economics, a plan that is built."""
 
+import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from course_lib.chapters.ch17_capstone.audits import Audit, audit_exercise
 from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
-from course_lib.chapters.ch17_capstone.claimed import BLOOM
+from course_lib.chapters.ch17_capstone.claimed import BLOOM, OTHERS, audit_run
 from course_lib.chapters.ch17_capstone.costs import Decoding, sharded_backward
 from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.checking import (
     Wrong,
     exercise,
     expect_calls,
+    expect_choice,
     expect_entries,
+    expect_number,
     expect_numbers,
     expect_parts,
 )
-from course_lib.checking.helpers import same
+from course_lib.checking.helpers import described, is_number, require_answer, same
 from course_lib.theory import planner
 from course_lib.theory.audits.gpt2_128 import CARD_BYTES
 from course_lib.theory.compute import budget
@@ -32,32 +36,7 @@ from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.network.step_traffic import step_traffic
 
-_SEVEN = MODELS["llama2-7b"].parameters().total
 _SEVENTY = MODELS["llama2-70b"].parameters().total
-_H100, _RTX4090 = (hardware.accelerator(name) for name in ("H100-SXM", "RTX4090"))
-
-
-@exercise("17.1")
-def _cost(answer: Any) -> None:
-    right = []
-    for card, mfu, hour_usd in (
-        ("H100-SXM", 0.40, 2.00),
-        ("H200-SXM", 0.42, 2.50),
-        ("RTX4090", 0.35, 0.35),
-    ):
-        tokens_per_s = mfu * hardware.accelerator(card).peak_flop_per_s / six_nd(_SEVEN, 1)
-        usd = budget.usd_per_million_tokens(tokens_per_s, 1, hour_usd)
-        because = f"6 N · 10^6 FLOP at {mfu:.0%} of the {card}'s peak, {hour_usd:.2f} USD an hour"
-        right.append((usd, because, 1e-2, "USD"))
-    rates = (0.40 * _H100.peak_flop_per_s, 0.35 * _RTX4090.peak_flop_per_s)
-    because = "it does 0.146 times the work of the H100, and may cost as much of its price"
-    expect_numbers(
-        answer,
-        "three prices of a million tokens, a price of an hour and an MFU",
-        *right,
-        (budget.even_price(2.00, *rates), because, 1e-2, "USD"),
-        (0.40 * 2.50 / 2.00, "a quarter dearer: a quarter more work", 1e-2, ""),
-    )
 
 
 _WAITS = "waits_for(weights, layers, hidden, tp, sequences, card)"
@@ -146,7 +125,7 @@ def _update_in_48_s() -> Audit:
             "the peak": "",
             "the bubble": "that is time in which cards wait, and here no card ever waits",
             "the exchange of gradients": "it is time in which cards wait: a quarter of a second",
-            "48 idle cards": "2,000 cards instead of 2,048 change your number by 2 %",
+            "attention's scores": "they add 4 % of the FLOP, and 48 s are too short by more",
             "a layer rounded up to 1B": "exact layers are smaller, which helps the claim",
         },
         sources={
@@ -410,6 +389,38 @@ def _bytes(answer: Any) -> None:
     )
     words = "'tp', 'dp', 'both' or 'neither'"
     expect_entries(answer[3], _changes(), f"a dict of {words}", each=words)
+
+
+_OWN = ("parameters", "tokens", "gpu_hours", "peak_flop_per_s")
+_ADDRESS = re.compile(r"arxiv:\s*\d{4}\.\d{4,5}|[\w-]+\.[a-z]{2,}/\S", re.I)
+_KNOWN = (BLOOM, *OTHERS)
+
+
+def _own_sentence(answer: Mapping[str, Any]) -> str:
+    return f"{answer['source']}: MFU {answer['utilisation']:.0%}, {answer['verdict']}"
+
+
+@exercise("17.13", verdict=_own_sentence)
+def _own_claim(answer: Any) -> None:
+    require_answer(answer)
+    keys = ("source", *_OWN, "utilisation", "verdict")
+    if not isinstance(answer, dict) or any(key not in answer for key in keys):
+        raise Wrong(f"wants a dict with {', '.join(keys)}, got {described(answer)}")
+    for key in _OWN:
+        if not is_number(answer[key]) or not 0 < answer[key] < 1e30:
+            raise Wrong(f"wants a number above 0 for {key!r}, got {described(answer[key])}")
+    source = answer["source"]
+    if not isinstance(source, str) or not _ADDRESS.search(source):
+        raise Wrong(f"wants an address or an arXiv number for 'source', got {described(source)}")
+    numbers = [float(answer[key]) for key in _OWN]
+    for run in _KNOWN:
+        known = (run.parameters, run.tokens, run.gpu_hours)
+        if all(abs(own / other - 1) < 0.03 for own, other in zip(numbers, known, strict=False)):
+            raise Wrong(f"gave {run.name}, expected a run that the chapter has not judged")
+    judged = audit_run(*numbers, source=source)
+    because = "6 · parameters · tokens over the hours' seconds and the peak"
+    expect_number(answer["utilisation"], judged.utilisation, because, rel=1e-2)
+    expect_choice(answer["verdict"], judged.verdict, because, ("impossible", "poor", "plausible"))
 
 
 BUILDS = (shared_rate.SHARED_RATE, claims.CLAIMS)

@@ -3,17 +3,6 @@
 from course_lib.theory.inputs.layout import Layout
 
 
-def _dp_innermost(rank, axis, dp, tp, pp):
-    size, stride = {"dp": (dp, 1), "tp": (tp, dp), "pp": (pp, dp * tp)}[axis]
-    first = rank - rank // stride % size * stride
-    return [first + i * stride for i in range(size)]
-
-
-def _neighbours(rank, axis, dp, tp, pp):
-    size = {"tp": tp, "dp": dp, "pp": pp}[axis]
-    return [rank // size * size + i for i in range(size)]
-
-
 def _layouts(
     *, heads=True, equal=True, whole=True, shared=True, each=4, alone=False, whole_bytes=4, slack=0
 ):
@@ -111,10 +100,6 @@ MISTAKES = [
     ("13.7", "everybody exchanges", _RIGHT | {_SUMMED: True}),
     ("13.7", "dp is outermost", _RIGHT | {"ranks 0 and 8 exchange gradients": False}),
     ("13.7", "GPUs are all that counts", _RIGHT | {_TWICE: True}),
-    ("13.8", "dp innermost", _dp_innermost),
-    ("13.8", "every group is of neighbours", _neighbours),
-    ("13.9", "outermost first", (("tp", "pp", "dp"), 2.138)),
-    ("13.9", "the ratio of the links", (("dp", "pp", "tp"), 9.0)),
     ("13.10", "pure dp", (Layout(dp=128, accumulation=2, zero_stage=1), _HIDES, 1.1)),
     ("13.10", "no ZeRO", (Layout(tp=8, dp=16, accumulation=16, **_SP), _HIDES, 1.1)),
     ("13.10", "tp over two nodes", (Layout(tp=16, dp=8, accumulation=32), _HIDES, 1.1)),

@@ -4,8 +4,6 @@ from course_lib.chapters.ch17_capstone import exercises as ch17
 from course_lib.chapters.ch17_capstone.audits import Audit
 from course_lib.theory.inputs import hardware
 
-_COST = [0.05675, 0.06757, 0.06798, 0.2922, 0.5]
-
 
 def _waits(sums=2, share=True, per_sequence=True, add_up=False):
     def waits_for(weights, layers, hidden, tp, sequences, card):
@@ -26,6 +24,23 @@ def _waits(sums=2, share=True, per_sequence=True, add_up=False):
     return waits_for
 
 
+_OWN = {
+    "source": "arXiv:2407.21783",
+    "parameters": 8.03e9,
+    "tokens": 15e12,
+    "gpu_hours": 1.46e6,
+    "peak_flop_per_s": 989.4e12,
+    "utilisation": 6 * 8.03e9 * 15e12 / (1.46e6 * 3600 * 989.4e12),
+    "verdict": "poor",
+}
+_BLOOM = {
+    "parameters": 176.2e9,
+    "tokens": 366e9,
+    "gpu_hours": 1.083e6,
+    "peak_flop_per_s": 312e12,
+    "utilisation": 0.318,
+    "verdict": "plausible",
+}
 _LINES = {line: right for line, (right, _) in ch17._LINES.items()}
 
 
@@ -71,14 +86,6 @@ _FITS_FIRST = next(iter(_BOUGHT))
 _DOUBLES = {change: word for change, (word, _) in ch17._changes().items()}
 _TP, _PP, _DP = ch17._built()
 MISTAKES = [
-    ("17.1", "per token", [x / 1e6 for x in _COST[:3]] + _COST[3:]),
-    (
-        "17.1",
-        "the peak, without MFU",
-        [0.4 * _COST[0], 0.42 * _COST[1], 0.35 * _COST[2], *_COST[3:]],
-    ),
-    ("17.1", "only the forward pass", [x / 3 for x in _COST[:3]] + _COST[3:]),
-    ("17.1", "by peaks alone", [*_COST[:3], 2 * 165.2 / 989.4, 0.5]),
     ("17.2", "every card reads all weights", _waits(share=False)),
     ("17.2", "one all-reduce a layer", _waits(sums=1)),
     ("17.2", "messages as for one sequence", _waits(per_sequence=False)),
@@ -103,9 +110,16 @@ MISTAKES = [
     ("17.10", "gradients of each piece", [_TP, _PP, 2 * _DP, _DOUBLES]),
     ("17.10", "more samples, more gradients", [_TP, _PP, _DP, dict.fromkeys(_DOUBLES, "both")]),
     ("17.10", "as many messages, as many bytes", [_TP, _PP, _DP, dict.fromkeys(_DOUBLES, "tp")]),
+    ("17.13", "judges by feeling", _OWN | {"verdict": "plausible"}),
+    ("17.13", "the sparse peak", _OWN | {"peak_flop_per_s": 1979e12}),
+    ("17.13", "only the forward pass", _OWN | {"utilisation": _OWN["utilisation"] / 3}),
+    ("17.13", "in percent", _OWN | {"utilisation": 100 * _OWN["utilisation"]}),
+    ("17.13", "hearsay", _OWN | {"source": "a talk"}),
+    ("17.13", "the chapter's own run", _OWN | _BLOOM),
 ]
 OTHER_FORMS = [
-    ("17.1", "text with units", ["0.0568", 0.0676, "0.0680", 0.292, "50 %"]),
+    ("17.13", "another run, rounded", _OWN | {"utilisation": 0.139}),
+    ("17.13", "a web page", _OWN | {"source": "github.com/meta-llama/llama-models"}),
     ("17.4", "text with its unit", _right(_AUDITS["17.4"]) | {"found": "283 TFLOP/s"}),
     ("17.5", "two digits", _right(_AUDITS["17.5"]) | {"found": 1.07}),
     (
