@@ -600,7 +600,7 @@ check("1.4", my_samples)
 # after two epochs and resumed must see what it would have seen without the break.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Print the orders of two ranks: do they share the samples of an epoch?
 # Which epoch is the first one after the break, and which one does the sampler think it is?
 # See section 1.4: the order depends on seed + epoch, and must be the same on all ranks.

@@ -459,7 +459,7 @@ check("2.1", [micro_batch, accumulation, on_four_gpus, all_reduces_ratio])
 # does each of these change? (1 for what stays the same.)
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # How often does each sample go through the model in an epoch?
 # Some things happen once in a micro-step, others once in an update. Sort the six.
 # While a micro-batch goes through the model, the others' intermediate results are gone.

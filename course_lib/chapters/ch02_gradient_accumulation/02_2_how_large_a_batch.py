@@ -363,7 +363,7 @@ check("2.8", [adams, adam_at_8, critical_batch, sgd_at_5760])
 # the critical batch was 2M tokens. Now you get 32 times the GPUs. Each does what it did before, so the batch is 16M tokens and an update takes as long as before. For the same loss, how many trillion tokens and how many updates does the run need, and how many times as fast is it?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # How large is each batch, measured in critical batches?
 # From the tokens at 0.5M: what are the fewest tokens with which any batch gets there?
 # An update takes as long as before. So which ratio is the gain in time?

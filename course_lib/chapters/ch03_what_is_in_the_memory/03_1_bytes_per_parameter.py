@@ -401,7 +401,7 @@ from course_lib import check, hint, solution
 # count, and does it mean GiB? One of them has an 8-bit optimizer.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # 840 GB are 12 bytes per parameter. Which things of which size are they?
 # Divide what a tool prints by the parameters, once as GB and once as GiB. Bytes per parameter are whole numbers.
 # The table in section 3.3 has three of the four. The fourth: 8-bit AdamW.
@@ -492,7 +492,7 @@ check("3.4", bytes_per_parameter)
 # `course demo optimizers --parts mine` run on it.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 4
+# importance 4, difficulty 4
 # momentum = β₁ · momentum + (1 - β₁) · gradient, and the same of the gradient's square with β₂. Both began at zero: after n updates, which part of a mean do they hold?
 # Divide each by 1 - β^step, but keep the moments themselves as they are. The weight shrinks by lr · weight_decay of itself, and loses lr · mean / (root + eps).
 # In place: `momentum.mul_(β).add_(gradient, alpha=1 - β)`; `weight.sub_(…)`.

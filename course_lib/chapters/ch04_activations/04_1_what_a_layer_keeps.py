@@ -282,7 +282,7 @@ check("4.1", [none, selective, full])
 # heads. How many GB are there after each? Guess first which of the three weighs most.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Each correction changes one line of the table, or two. In which unit are its numbers?
 # Four tensors of 28,672 numbers, 2 bytes each: how many times h bytes is that?
 # Keys and values are an eighth as wide as before; queries stay.

@@ -470,7 +470,7 @@ check("4.3", counted)
 # Which of these explanations make *both* numbers fit, within a tenth? True or False for each.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # What do the two numbers have in common: the layers' inputs, or all that a layer keeps?
 # Everything that a layer keeps must halve, and its input as well.
 # Section 4.2: without sequence parallelism the inputs of the norms are not cut.
@@ -507,7 +507,7 @@ check("4.4", explains_both)
 # passes is kept as `mine/checkpointing.py`, and runs in `course demo checkpointing --parts mine`.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 4
+# importance 4, difficulty 4
 # autograd records nothing inside a Function's forward, so what the layers keep there is gone at once. What must be kept, so that they can run again?
 # backward: `x.detach().requires_grad_()`, then the layers once more under `torch.enable_grad()`, then `torch.autograd.grad(output, inputs, gradient)` with the parameters among the inputs.
 # It returns one thing for each argument of forward: None for the layers, the gradient of x, and those of the parameters.

@@ -577,7 +577,7 @@ from course_lib.theory.inputs import TransformerShape, hardware, models
 # Which offer is the cheapest that is fast enough? How many days does it take, and how many USD does it cost?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # 6 N D, over what all GPUs of an offer really do in a second. A day has 86,400 s.
 # One offer is cheaper than the others, and takes more than 40 days.
 
@@ -711,7 +711,7 @@ check("5.5", tokens_per_s)
 # does each of these become faster at most, on the roofline? The matrix has 4096 × 4096 weights in bf16.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # What did NVIDIA change: the peak, NVLink, or the memory? And what waits for which?
 # Compare the FLOP per byte of each product with both ridges: one of them lies between.
 

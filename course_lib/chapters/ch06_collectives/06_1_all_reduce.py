@@ -564,7 +564,7 @@ check("6.3", all_reduce)
 #    learning rate of 0.01. A second program averages the gradients properly. Which learning rate must the *second* program use to get the same weights as the first?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # How many tensors must rank 0 receive, one after the other, and how many must it send?
 # In the ring each rank sends 2(n-1)/n tensors, all ranks at the same time.
 # What is the default of `op` in dist.all_reduce?

@@ -554,7 +554,7 @@ check("6.7", verdict)
 # `"latency"`, or a library that uses a plain `"tree"` on the old network. Guess first which one is best for tensors of 16 kB, of 10 MB and of 1 GB. Then compute the seconds of an all-reduce with the best one.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3, group
+# importance 3, difficulty 3, group
 # Which of the two terms is larger for 16 kB, and which for 1 GB?
 # At 10 MB the latencies take 1.2 ms and the bytes 0.8 ms. The tree sends the whole tensor in each step.
 
@@ -582,7 +582,7 @@ check("6.8", [best, seconds])
 # the calls are not the same on all ranks. Return it with the list of ranks that differ from the majority there. A rank whose list has ended calls nothing. If all lists are equal, return None: then look at the cables.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Lay the lists side by side and go through the places, not through the ranks.
 # itertools.zip_longest gives all ranks' calls at a place, None where a list has ended.
 

@@ -435,7 +435,7 @@ check("7.8", exposed)
 # on all ranks, gradients that are the mean; (3) `no_sync`; (4) parameters that a rank does not use; (5) the same on *your* ring of exercise 6.11. If it passes, it is kept as `mine/ddp.py`, and `course demo ddp --parts mine` trains with it.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 4
+# importance 5, difficulty 3
 # take: put `.grad / ranks` into the parameter's view of the flat tensor; then `.grad` becomes the view, so that the mean arrives where the optimizer looks.
 # Three places: the constructor broadcasts and sets hooks, a hook calls `_ready`, and `after_backward` calls `_finish`. Where is `after_backward` called, and how often?
 # Start at the bucket with the number `self.sent`: send it if it waits for no gradient, go on to the next, and stop at the first that waits.

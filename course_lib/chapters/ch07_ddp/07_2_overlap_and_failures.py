@@ -658,7 +658,7 @@ check("7.2", change)
 # long as the exchange, so that the exchange can hide? Guess all six. Then give the tokens that a GPU needs in the first case (take $2(n-1)/n$ as 2), and look at your guesses again.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # What counts are the tokens of one GPU in the pass that exchanges. What cancels?
 # 4 N T / F = 2 · 4 N / β: which of the six change T, and which the bytes of a gradient?
 
@@ -776,7 +776,7 @@ check("7.7", Branches)
 # Then rank 0 saves weights, buffers and AdamW's states, and both ranks start again from that file. One of the seven is lost, and so the training goes on differently. Which one?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Which of the seven come from a rank's own samples or seed, and have not been exchanged since?
 # When does DDP broadcast buffers: before or after the forward pass that moves them?
 # Which of them is neither in the file nor computed anew in the next pass?

@@ -472,7 +472,7 @@ check("8.1", [stage_1, stage_2, stage_3, times])
 # computes 400 TFLOP/s and sends 50 GB/s? Guess each number before you compute it.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # A stage keeps 4, 2 or 0 of the 16 bytes whole. What room do they leave for the rest?
 # Count halves of an all-reduce in an update of 8 micro-batches: 2, 2, 9 or 24.
 # 6PT FLOP take as long as 3 · 2P bytes when T = F / β. The model's size cancels.

@@ -590,7 +590,7 @@ quiz("8")
 # `all_reduce(tensor)` returns the sum of the tensors of all ranks. With more than one rank the training diverges. Fix it. A gradient within the limit must stay as it is.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Which part of a norm can be summed?
 # Sum the squares, then take the root.
 

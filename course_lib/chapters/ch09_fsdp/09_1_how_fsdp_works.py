@@ -603,7 +603,7 @@ check("9.5", did)
 # cards make smaller, that is, everything but the shards?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3, group
+# importance 3, difficulty 3, group
 # How large are the shards on 16 cards, on 64, on 1024? And how many GB are missing?
 # Activations of a card's own sequence, whole layers and their gradients: do they depend on the number of cards?
 # bill.total_bytes - bill.model_states_bytes.

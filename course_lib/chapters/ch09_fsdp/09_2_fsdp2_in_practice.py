@@ -784,7 +784,7 @@ check("9.9", strategy)
 # If gradients are reduced only in the last micro-batch, how many GB of them add up on each GPU until then? And how many all-gathers and reduce-scatters does the update make?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Section 9.3: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.
 # Whole gradients in fp32. Weights are gathered in each micro-batch, whatever happens to gradients.
 

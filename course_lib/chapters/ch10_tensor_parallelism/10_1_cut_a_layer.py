@@ -451,7 +451,7 @@ from course_lib.theory.network.tensor_parallel import CutLayer
 # each of these models? Heads, key-value heads and the MLP's width (`ffn`) are in `models.MODELS`. And at the $t$ that you give for LLaMA-2 70B, how many GPUs hold the same key-value head?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Three things are cut: query heads, key-value heads and the MLP's width.
 # t must divide the heads and ffn. Key-value heads may be copied: then they divide t.
 
@@ -485,7 +485,7 @@ check("10.2", [largest, same_head])
 # should be $(20, 7)$, and the gradient $(-5, 15)$. Find each mistake: `"no f"`, `"no g"`, `"g sums in the backward pass as well"` or `"bias before the sum"`.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Do the two ranks agree on Z? Then g is there, forward. Do they agree on the gradient?
 # Compare with what is right: which number is added twice, which one is doubled?
 

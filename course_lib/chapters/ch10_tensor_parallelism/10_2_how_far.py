@@ -753,7 +753,7 @@ check("10.4", [large_h100, large_rtx, small_h100, by_formula])
 # were lower. `cut[rank]` has the gradients of a rank's parts of matrices, `whole[rank]` those of norms and of biases after a sum. Fix it.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Which numbers does every rank have, and how often are they counted?
 # Parts of matrices differ from rank to rank. Gradients of norms are the same on all.
 

@@ -385,7 +385,7 @@ from course_lib.theory.pipelines.bubble import PassTimes
 # with twice the layers in the model? And how many micro-batches make up an update of the pipeline?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Which family keeps the whole model? Which lets one GPU work at a time?
 # What is sent: gradients, activations at the cuts, or activations in every layer?
 # The idle share of a pipeline is (p-1)/(m+p-1).

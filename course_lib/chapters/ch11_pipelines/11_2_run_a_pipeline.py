@@ -555,7 +555,7 @@ check("11.2", verdicts)
 # how long does each of the others need? And how long would an update of 16 micro-batches take if layers were moved until all four were alike?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 4
+# importance 3, difficulty 4
 # 8 more micro-batches cost 3.12 s. Who decides how long each of them takes?
 # The first micro-batch goes through all four stages. How long is that?
 # If all stages are alike, each has a quarter of that sum, and m + p - 1 of them follow.
@@ -577,7 +577,7 @@ check("11.3", [slowest_s, others_s, balanced_s])
 # `simulation.timeline(name, 8, 16, chunks, times=PassTimes(transfer=...))`.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 4
+# importance 3, difficulty 4
 # First strike out what does not fit: what does each schedule hold on stage 0, and on 7?
 # Of those that are left: who waits for a message in each round, who only at the ends?
 # timeline(name, 8, 16, chunks, times=PassTimes(transfer=1)).makespan, and .in_flight(7).

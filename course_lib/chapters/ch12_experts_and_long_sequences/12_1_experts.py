@@ -632,7 +632,7 @@ check("12.1", [stored, expert_gpus, without_zero, with_zero_1])
 # has both counts.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # An MFU over 100 % multiplies with parameters that no token meets.
 # Must a GPU store an expert that this token does not use?
 

@@ -543,7 +543,7 @@ check("12.7", [fewer, factor])
 # compute it with `context.hidden_ring_tokens` and `context.rank_scores`.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 4
+# importance 3, difficulty 4
 # More ranks have shorter slices. What does a shorter slice do to computing, and to a hop?
 # hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is for whole blocks: section 12.7 says which part of a block a rank with zig-zag slices computes in a hop.
 # Tokens / tokens of a slice, rounded down to a power of two; max / max for the last.

@@ -376,7 +376,7 @@ check("13.1", [sequences, attention_gpus, expert_gpus, norm_gpus])
 # leave it as it is.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # FLOP as in chapter 5, with a layer for the model. What does a GPU send of each gradient?
 # Computing grows with m, the exchange does not. Which changes touch one of them only?
 # The exchange over one micro-batch's computing is 6.44. Divide by 0.05, and round up.
@@ -413,7 +413,7 @@ check("13.5", [computing_s, exchange_s, micro_batches])
 # Audit a new plan: LLaMA-2 70B on 96 nodes of 8 H100, tp 8, pp 12, dp 8, ZeRO-1, 500 sequences in an update, micro-batches of one sequence, ranks in Megatron-LM's order. Which of its sentences are right?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # Which numbers must divide which? 768 GPUs, 80 layers, 500 sequences.
 # From the inside out: tp, dp, pp. What is the distance of neighbours along each?
 # What does a GPU share with the others of its dp group, and what with those of tp and pp?

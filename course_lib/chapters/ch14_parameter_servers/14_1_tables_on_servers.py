@@ -365,7 +365,7 @@ check("14.1", [exchanged, gathered, all_reduced])
 # of rows (of one number each), `pushed` a list with a pair for each trainer: its number of samples, and the gradients of its rows. Correct the server so that it does what one process with all samples would do.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Two trainers, the same row, the same gradient: how far does the row move? And in one process?
 # Each gradient is that of the mean over the trainer's own samples. The server adds.
 # A mean over all samples gives each trainer the weight samples / all samples.

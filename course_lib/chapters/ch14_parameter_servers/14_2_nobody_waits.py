@@ -382,7 +382,7 @@ check("14.5", verdict)
 # `course demo parameter_server --ranks 4 --pause-ms 20 --slow 10 --steps 100`.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # While the slow one computes once, how many updates do the two others make together?
 # A fast one is overtaken by the other fast one once, and by the slow one now and then.
 # The mean of all gradients: 21 of them in 10 seconds, of which one is the slow one's.
@@ -442,7 +442,7 @@ check("14.8", earlier)
 # `course demo parameter_server --parts mine` trains on it.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 5
+# importance 4, difficulty 5
 # serve_together needs two loops: all trainers get their rows before the first gradient.
 # ids.unique(return_inverse=True) has the different rows, and for each id its place among them; rows[places] undoes it.
 # A sum by row: zeros(...).index_add_(0, places, gradients), both flattened. An assignment by index would keep one gradient only.

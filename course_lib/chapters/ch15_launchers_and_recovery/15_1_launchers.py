@@ -446,7 +446,7 @@ check("15.3", from_slurm)
 # This batch script is to train on 4 nodes of 8 GPUs and 96 cores each, and to survive a rank that dies. Four of its values are wrong. Correct them, and leave alone what is right.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # 32 agents would start: who starts agents, and who starts ranks?
 # On each node seven of eight ranks would find no GPU: how many did the job ask for?
 # On which machine is localhost? Which name means the same machine on all nodes?
@@ -520,7 +520,7 @@ check("15.9", claims)
 # ignore). What a rank prints comes out where the launcher prints, and the launcher's own environment stays as it is. The check starts real processes: ranks that end well, one before the others, a rank that fails or is killed, ranks that ignore SIGTERM, and Ctrl-C. What passes is kept as `mine/launcher.py`; `course demo toy --parts mine` and `course demo launchers --parts mine` start their ranks by it.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 3
+# importance 4, difficulty 3
 # subprocess.Popen(command, env=…) starts a process and does not wait for it. Its poll() is None while it runs, and its exit code afterwards.
 # The environment of a rank is the launcher's own, os.environ, plus the six variables. On node 2 of nodes of 8 ranks, local rank 3 is rank 19.
 # Ask all ranks in turn, every few hundredths of a second: while one still runs and none has failed, go on. any() of a list of None, 0 and 3 is True because of the 3.

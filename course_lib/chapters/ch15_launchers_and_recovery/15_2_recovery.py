@@ -567,7 +567,7 @@ check("15.2", buy)
 # order of the columns. `file` is the writer's rank; `start` and `stop` count from the beginning of *that file*. Of the ten columns in section 15.7, written by 4 and read by 3, rank 1 takes `[(1, 1, 3), (2, 0, 1)]`.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # First the reader's own interval of columns, then each writer's. When do they meet?
 # The common part of two intervals: from the larger beginning to the smaller end.
 # Take the writer's first column off, and leave out what is empty.

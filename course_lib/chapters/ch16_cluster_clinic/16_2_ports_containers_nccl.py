@@ -521,7 +521,7 @@ check("16.1", [sent_gb_s, received_gb_s, part, seconds])
 # falls back to one lane, 12.5 GB/s. How many ms does it take now, and which bus bandwidth in GB/s does `all_reduce_perf` print? Until the cable is replaced, `NCCL_IB_HCA` leaves that port's ring out on all nodes. How many ms does it take then?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # A ring all-reduce sends 2(n-1)/n of the bytes. Each of the eight rings has an eighth of them, and a port of its own in each node.
 # The ring with the slow port runs at 12.5 GB/s in all its links, and the others wait for it. Bus bandwidth is 2(n-1)/n · bytes / seconds.
 # Without that port there are seven rings of 50 GB/s.

@@ -588,7 +588,7 @@ check("16.7", [of_8, of_1024, divided, slowest_ms])
 # single update may be late. Return its number, or None unless its median is more than twice that of every other rank.
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # What is left of an update when the time in collectives is taken off?
 # statistics.median of that, for each rank: one late update does not move it.
 # sorted(own)[-2:] are the second largest and the largest.
@@ -665,7 +665,7 @@ print(table())
 # A function that passes is kept as `mine/divergence.py`.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 4
+# importance 4, difficulty 4
 # For each rank a dict from collective_seq_id to what was called. Then go through the numbers, from the first that all records have to the last that any has.
 # dict.get(number) is None for a rank that did not come: that is a camp as well.
 # Group the ranks by what they called: a dict from the call to a list of ranks. One group: go on. Lists can't be keys of a dict; tuple(…) or str(…) of them can.

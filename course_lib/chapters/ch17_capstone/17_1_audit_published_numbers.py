@@ -394,7 +394,7 @@ from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 # Keys and values are left out here. `hardware.accelerator(card)` has `memory_bytes_per_s`, `peak_flop_per_s`, `inside.bytes_per_s` and `inside.latency_s`. When does the conclusion fail?
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 3
+# importance 3, difficulty 3
 # Which of the four grow with the number of sequences, and which do not?
 # Each layer has two all-reduces forward, and a ring has 2 (tp - 1) steps: each has the link's latency and carries 1/tp of the message.
 # Put the four times into a dict; max(times, key=times.get) is the name of the longest.
@@ -499,7 +499,7 @@ check("17.4", audit_a)
 # - `source`: `"arXiv:2211.05100"` (BLOOM), `"github.com/bigscience-workshop/bigscience, tr11-176B-ml"`, `"genci.fr, news on BLOOM's award"` or `"arXiv:2001.08361"` (scaling laws)
 
 # %% [raw] tags=["hints"]
-# importance 4, difficulty 2
+# importance 3, difficulty 2
 # FLOP of the whole training over seconds of all its GPUs.
 # Full recomputation: 8 FLOP for each parameter and token, and the claim counts so.
 # The paper says 156 of which configuration?
@@ -525,7 +525,7 @@ check("17.7", audit_d)
 # The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. A version that passes is kept as `mine/claims.py`. From then on, `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
 
 # %% [raw] tags=["hints"]
-# importance 5, difficulty 1
+# importance 4, difficulty 1
 # How many FLOP are 6 N D, and how many GPU-seconds are the hours?
 # JudgedRun(flop_per_s, utilisation, verdict, source): the rate of one GPU, and that over its dense peak.
 # Above `most` it is impossible, below `least` it is poor; on a limit it is plausible.
