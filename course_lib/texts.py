@@ -148,9 +148,9 @@ def asked_in(text: str) -> dict[str, Asked]:
 
 
 def _with_hints(exercise: Asked, source: str) -> Asked:
-    first, *rest = filter(None, source.split("\n"))
-    rated = _RATED.fullmatch(first)
+    lines = tuple(filter(None, source.split("\n")))
+    rated = _RATED.fullmatch(lines[0]) if lines else None
     if rated is None:
-        return exercise._replace(hints=(first, *rest))
+        return exercise._replace(hints=lines)
     importance, difficulty = int(rated[1]), int(rated[2])
-    return Asked(exercise.kind, exercise.title, (*rest,), importance, difficulty, bool(rated[3]))
+    return Asked(exercise.kind, exercise.title, lines[1:], importance, difficulty, bool(rated[3]))

@@ -14,6 +14,7 @@ from course_lib import chapters
 NOT_IN_ITS_ROOM = {
     "course_lib.demos.ddp": "chapters 2 and 16 run it by its name",
     "course_lib.demos.fsdp": "chapters 13, 15 and 17 run it by its name",
+    "course_lib.demos.faults.watched": "a part of the demo `faults`, as recorded runs name it",
 }
 
 

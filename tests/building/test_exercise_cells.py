@@ -29,7 +29,7 @@ TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + UNDER_ONE
 FAULTS = {
     "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:39", "1.2", "exercises.py"]),
     "no checks at all": (CHAPTER, "", ["steps.py:23", "1.1", "exercises.py"]),
-    "no cells": (FIRST_CELLS, CHECKS, ["exercises.py", "1.2", "01_steps.py"]),
+    "no cells": (FIRST_CELLS, CHECKS, ["exercises.py", "1.2", "ch01_steps"]),
     "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:23", "1.1", 'check("1.1"']),
     "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:39", "1.2"]),
     "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:23", "1.1"]),
@@ -40,7 +40,7 @@ FAULTS = {
         ["steps.py:39", "1.2", "2.2"],
     ),
     "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:23", "1.1"]),
-    "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["01_steps.py", "1.2", "2 times"]),
+    "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["ch01_steps", "1.2", "2 times"]),
     "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["exercises.py", "1.1", "2 times"]),
     "a title that ends like a sentence": (
         CHAPTER.replace("Calculate: count", "Calculate: count."),

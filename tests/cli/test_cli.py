@@ -297,7 +297,7 @@ def test_compare_says_a_sentence_and_has_a_code(tmp_path, call, refused):
 
 def test_progress_shows_what_is_done(call, capsys):
     out = call("progress")
-    assert " 1 Steps and batches: 0 of 8 exercises passed\n 2 Gradient accumulation: 0" in out
+    assert " 1 Steps and batches: 0 of 9 exercises passed\n 2 Gradient accumulation: 0" in out
     assert "\n0 of " in out and ", next: 1.1 " in out
     check("1.1", [976, 950])
     check("1.1", [961, 974])

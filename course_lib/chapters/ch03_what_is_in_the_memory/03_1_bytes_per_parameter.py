@@ -27,7 +27,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from course_lib import expect, measure, predict, scratch, show_source, style
-from course_lib.chapters.ch03_what_is_in_the_memory import figures, steppers
+from course_lib.chapters.ch03_what_is_in_the_memory import figures
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.theory import (
     RECIPES,
@@ -177,6 +177,8 @@ figures.memory_over_time(
 # results?
 
 # %%
+from course_lib.chapters.ch03_what_is_in_the_memory import steppers
+
 steppers.memory_step()
 
 # %% [markdown]

@@ -29,12 +29,11 @@ from course_lib import (
     launch,
     measure,
     predict,
-    quiz,
     scratch,
     show_source,
     style,
 )
-from course_lib.chapters.ch03_what_is_in_the_memory import figures, panels
+from course_lib.chapters.ch03_what_is_in_the_memory import figures
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.theory import (
     RECIPES,
@@ -210,6 +209,8 @@ figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 # The panel takes flash attention (闪存注意力), which never stores the table of all pairs of tokens.
 
 # %%
+from course_lib.chapters.ch03_what_is_in_the_memory import panels
+
 panels.memory()
 
 # %% [markdown]
@@ -403,6 +404,8 @@ for micro_batch in (8, 16):
 # factor 1.15 for gaps the plan is 14 GB. So 8 sequences fit on 24 GB, and 16 do not.
 
 # %%
+from course_lib import quiz
+
 quiz("3")
 
 # %% [raw] tags=["quiz"]

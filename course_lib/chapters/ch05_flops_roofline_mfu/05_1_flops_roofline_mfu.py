@@ -263,6 +263,8 @@ assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 # 3. What part of the peak is left for one token, as in generating text?
 
 # %%
+from course_lib.chapters.ch05_flops_roofline_mfu import panels
+
 panels.roofline(model="llama2-7b", gpu="H100-SXM", tokens=64)
 
 # %% tags=["drawing"]

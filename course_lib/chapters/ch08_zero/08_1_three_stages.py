@@ -29,7 +29,7 @@ from course_lib.chapters.ch08_zero.zero_choice import (
     most_parameters,
     step_timeline,
 )
-from course_lib.theory import RECIPES, hardware, models, units, zero
+from course_lib.theory import RECIPES, hardware, models, zero
 
 # %% [markdown]
 # **Predict.** ZeRO's stage 3 stores one $n$-th of everything on each of $n$ GPUs, so a layer's weights must come over the
@@ -137,6 +137,8 @@ figures.stacked_bars(by_stage, title, "{:.1f} GB".format)
 at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
 
 # %%
+from course_lib.chapters.ch08_zero import steppers
+
 steppers.zero(stage=2, ranks=4)
 
 # %%

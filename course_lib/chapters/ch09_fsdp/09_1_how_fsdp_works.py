@@ -67,6 +67,8 @@ scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
 # the middle is the memory of everything that is whole. Below are the units: the shard (blue) always stays, whole weights are yellow, gradients are orange. Follow layer 2.
 
 # %%
+from course_lib.chapters.ch09_fsdp import steppers
+
 steppers.fsdp()
 
 # %% [markdown]
@@ -335,6 +337,8 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 # 2. With reshard on, from how many ranks on are the shards smaller than what is gathered? Do more ranks help after that?
 
 # %%
+from course_lib.chapters.ch09_fsdp import panels
+
 panels.fsdp_memory(model="llama2-7b", ranks=64)
 
 # %%

@@ -35,7 +35,7 @@ from course_lib import (
     show_source,
     style,
 )
-from course_lib.chapters.ch09_fsdp import figures, steppers
+from course_lib.chapters.ch09_fsdp import figures
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.training import Training, mean_loss, own_rows
 
@@ -392,6 +392,8 @@ show_source(scratch.yafsdp.Buffers)
 # **Question.** Of layers 0 to 7, layer 5 goes backward, in the odd buffer. Which layer's weights arrive meanwhile, and in which buffer? Whose gradients leave? Think of an answer, then go to that step:
 
 # %%
+from course_lib.chapters.ch09_fsdp import steppers
+
 steppers.yafsdp()
 
 # %% [markdown]

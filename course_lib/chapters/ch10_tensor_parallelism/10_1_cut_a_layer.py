@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from course_lib import expect, launch, measure, predict, scratch, show_source, style
-from course_lib.chapters.ch10_tensor_parallelism import figures, steppers
+from course_lib.chapters.ch10_tensor_parallelism import figures
 from course_lib.theory import Layout, collectives, models, tensor_parallel, units
 
 launch.warm_up()
@@ -204,6 +204,8 @@ four = predict("10.four", "Sent with 4 GPUs / with 2?", yours=None)
 # sequence of 4096 tokens. Each row is a rank. What a rank does not have is blank, and what still has to be summed is hatched. Set `ranks` to 4.
 
 # %%
+from course_lib.chapters.ch10_tensor_parallelism import steppers
+
 steppers.cut_pair()
 
 # %%

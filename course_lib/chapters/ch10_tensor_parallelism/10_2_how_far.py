@@ -30,7 +30,7 @@ from course_lib import (
     show_source,
     style,
 )
-from course_lib.chapters.ch10_tensor_parallelism import figures, panels, steppers
+from course_lib.chapters.ch10_tensor_parallelism import figures, panels
 from course_lib.demos.shared.text import VOCAB
 from course_lib.theory import (
     Cluster,
@@ -121,6 +121,8 @@ expect(1, both_halves / all_reduce, label="bytes, with / without", yours=ratio)
 # In the stepper there are four messages instead of two, each half as large:
 
 # %%
+from course_lib.chapters.ch10_tensor_parallelism import steppers
+
 steppers.cut_pair(sequence_parallel=True)
 
 # %% [markdown]
@@ -359,6 +361,8 @@ for name, peak, bandwidth in (
 # 3. Take GPT-2 (`gpt2-124m`). Why is a small model not worth cutting, even on NVLink?
 
 # %%
+from course_lib.chapters.ch10_tensor_parallelism import panels
+
 panels.tp_reach()
 
 # %%

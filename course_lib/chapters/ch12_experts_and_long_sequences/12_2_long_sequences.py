@@ -283,6 +283,8 @@ figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colo
 # add up to the same. (The sum falls, since smaller chunks waste fewer scores that the mask hides.) The same ring with zig-zag slices:
 
 # %%
+from course_lib.chapters.ch12_experts_and_long_sequences import steppers
+
 steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
@@ -553,8 +555,8 @@ llama, all_heads, fast_wire = ..., ..., ...
 shorter = ...
 ### BEGIN SOLUTION
 degrees = []
-for width, wire in ((1024, 50e9), (4096, 50e9), (1024, 450e9)):
-    tokens = context.hidden_ring_tokens(989.4e12, wire, hidden=4096, kv_width=width)
+for width, rate in ((1024, 50e9), (4096, 50e9), (1024, 450e9)):
+    tokens = context.hidden_ring_tokens(989.4e12, rate, hidden=4096, kv_width=width)
     # Zig-zag: half a block for every rank in every hop, so slices twice as long.
     degrees.append(2 ** int(math.log2(131_072 / (2 * tokens))))
 llama, all_heads, fast_wire = degrees

@@ -282,6 +282,8 @@ figures.lanes(
 # 3. A table of 100,000 rows, and every update uses all of them. Would you still take a server?
 
 # %%
+from course_lib.chapters.ch14_parameter_servers import panels
+
 panels.parameter_server()
 
 # %% [markdown]

@@ -25,11 +25,10 @@ from course_lib import (
     expect,
     launch,
     predict,
-    quiz,
     scratch,
     show_source,
 )
-from course_lib.chapters.ch14_parameter_servers import exchanges, figures, steppers
+from course_lib.chapters.ch14_parameter_servers import exchanges, figures
 from course_lib.theory import served_steps
 
 launch.warm_up()
@@ -45,6 +44,8 @@ launch.warm_up()
 # its first gradient, which belongs to version 0, which version is the table at?
 
 # %%
+from course_lib.chapters.ch14_parameter_servers import steppers
+
 steppers.served(rule="nobody waits", slow_ms=125)
 
 # %% [markdown]
@@ -270,6 +271,8 @@ assert hybrid.weight_difference < 1e-5
 # With $n$ trainers a gradient is **$n-1$ updates stale** on average, however fast each of them is: 2 for three trainers. The slow trainer's gradients are about 8 updates stale, and the fast ones' about 1.25.
 
 # %%
+from course_lib import quiz
+
 quiz("14")
 
 # %% [raw] tags=["quiz"]

@@ -27,7 +27,6 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import (
-    demos,
     expect,
     launch,
     measure,

@@ -24,9 +24,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from course_lib import demos, expect, launch, predict, quiz, scratch, show_source, style
+from course_lib import demos, expect, launch, predict, scratch, show_source, style
 from course_lib.chapters.ch15_launchers_and_recovery import figures, panels, recovery
-from course_lib.chapters.ch15_launchers_and_recovery import steppers
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -209,6 +208,8 @@ expect(100 * by_hand, 100 * result.goodput, 1e-9, "%", "goodput", yours=goodput)
 # Step through it. Dashed is what is still to come. When the node dies, the red work is lost, and the goodput falls. Below, the thick line is the work that is done, and the filled stairs are the work that is saved.
 
 # %%
+from course_lib.chapters.ch15_launchers_and_recovery import steppers
+
 steppers.failing_job()
 
 # %% [markdown]
@@ -264,6 +265,8 @@ figures.wasted_time(plan, "Llama 3's machine", {"simulated, 100 days each": dots
 # 3. Back to 81 GB/s. How short must a restart be for 90 %? Are shorter restarts enough?
 
 # %%
+from course_lib.chapters.ch15_launchers_and_recovery import panels
+
 panels.recovery()
 
 # %%
@@ -444,6 +447,8 @@ figures.lines(
 # 6. $\tau = \sqrt{2CM}$.
 
 # %%
+from course_lib import quiz
+
 quiz("15")
 
 # %% [raw] tags=["quiz"]

@@ -131,6 +131,8 @@ figures.slow_ring(today)
 # 3. Why does the slow link hurt so little at 1 MB?
 
 # %%
+from course_lib.chapters.ch16_cluster_clinic import panels
+
 panels.one_slow_link()
 
 # %%

@@ -465,6 +465,8 @@ case.doctor()
 # 4. Ask of every rate: one way or both, one link or all, bits, bytes or words.
 
 # %%
+from course_lib import quiz
+
 quiz("16")
 
 # %% [raw] tags=["quiz"]
