@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from course_lib import chapters
@@ -245,15 +246,15 @@ ROUTES = {
 
 
 class Overview:
-    """A table of the sittings with their minutes and one of the routes: the map of chapter 0."""
+    """A table of the sittings with their minutes, and one of the routes: the map of chapter 0."""
 
     def _repr_markdown_(self) -> str:
-        lines = ["| | sitting | the question | minutes | exercises |", "|---|---|---|---|---|"]
-        for each in sittings():
-            exercises = sum(task.minutes for task in each.exercises)
-            link = f"[{each.title}]({each.name}.ipynb)"
-            cells = (each.number, link, each.question, f"{each.reading:.0f}", f"{exercises:.0f}")
-            lines.append(f"| {' | '.join(cells)} |")
+        lines = ["| | sittings, and the minutes of each | exercises |", "|---|---|---|"]
+        for chapter, own in groupby(sittings(), lambda sitting: sitting.chapter):
+            parts = list(own)
+            links = [f"[{each.title}]({each.name}.ipynb) {each.reading:.0f}" for each in parts]
+            exercises = sum(task.minutes for each in parts for task in each.exercises)
+            lines.append(f"| {chapter} | {' · '.join(links)} | {exercises:.0f} |")
         lines += ["", "| route | what it leads to | sittings | hours |", "|---|---|---|---|"]
         lines += [f"| {' | '.join(row)} |" for row in route_rows()]
         return "\n".join(lines)

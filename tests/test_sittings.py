@@ -11,6 +11,7 @@ from course_lib.chapters import files
 from course_lib.checking import progress, report
 from course_lib.sittings import (
     ROUTES,
+    Overview,
     deeper_parts,
     parsed,
     reading_minutes,
@@ -180,6 +181,14 @@ def test_a_route_fits_its_hours_and_holds_what_it_names(route):
 def test_the_readme_has_the_hours_of_the_model():
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     assert all(f"| {' | '.join(row)} |" in readme for row in route_rows())
+
+
+def test_the_map_links_to_every_sitting():
+    shown = repr(Overview())
+    assert all(
+        f"[{each.title}]({each.name}.ipynb) {each.reading:.0f}" in shown for each in sittings()
+    )
+    assert all(" | ".join(row) in shown for row in route_rows())
 
 
 def test_each_longer_route_takes_more():
