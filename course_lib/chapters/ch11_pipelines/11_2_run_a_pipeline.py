@@ -75,6 +75,36 @@ assert chunked.in_flight(0) == 4 + 3 / 2
 # - $v$ chunks divide the bubble by $v$, for about $v$ times the messages.
 
 # %% [markdown]
+# ## 11.5 Zero bubble
+#
+# A backward pass makes two things: the gradient of its input, which the stage before is waiting for, and the gradients of its weights, which are not
+# needed until the update. **Zero bubble** (零气泡) schedules split them into two passes, I and W. They run I immediately, and postpone W until the stage
+# would otherwise idle. With $w$ for the time of W, the simplest of them, ZB-H1, idles
+#
+# $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
+#
+# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
+# until its W, so every stage holds $p$ micro-batches, even the last one.
+
+# %%
+charts = {}
+for name, schedule, chunks in (
+    ("1F1B", "1f1b", 1),
+    ("interleaved", "interleaved", 2),
+    ("ZB-H1", "zb1p", 1),
+):
+    ran = simulation.timeline(schedule, 4, 8, chunks)
+    charts[f"{name}: {100 * ran.bubble_fraction:.1f} % idle"] = ran.tasks
+assert [ran.in_flight(stage) for stage in range(4)] == [4, 4, 4, 4]  # ZB-H1
+figures.timeline(charts, seconds=False)
+
+# %% [markdown]
+# Schedules without any gap (ZB-H2, ZB-V, DeepSeek's DualPipe) and their price are in [the deeper sitting](11_3).
+#
+# **Remember**
+# - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
+
+# %% [markdown]
 # ## 11.6 Wires, and stages that are not equal
 #
 # What crosses a cut? The activations of one micro-batch, $b$ sequences of $s$ tokens with $h$ numbers each. For LLaMA-2 70B with $b=1$, $s=4096$,
@@ -210,56 +240,8 @@ figures.stacked_bars(rows, "LLaMA-3.1 8B on 4 stages", units.format_bytes, limit
 # Data-parallel copies of a pipeline sum their gradients once an update, and with ZeRO-1 that stays so. ZeRO-2 reduces them after each backward pass,
 # and ZeRO-3 gathers a stage's weights again for each pass, so both send in each of $m$ micro-batches. That is why pipelines take ZeRO-1. Llama 3 uses
 # FSDP, but does not free the gathered weights after the forward pass (arXiv:2407.21783, section 3.3.2).
-#
-# **Remember**
-# - A cut costs $b \cdot s \cdot h$ numbers each way. Pipelines go over the network, tensor parallelism over NVLink.
-# - The slowest stage sets the pace, and the fullest one decides what fits. Move layers.
 
 # %% [markdown]
-# ### Deeper: a slow stage further in front
-#
-# It costs less. While the first micro-batch is away, stage $k$ makes its $p-1-k$ warm-up passes, which the formula counts as if they came later. So
-# $(p-1-k)\,f_k$ come off:
-
-# %%
-for place in range(4):
-    pace = [1.5 if stage == place else 1 for stage in range(4)]
-    times = PassTimes(forward=tuple(pace), backward=tuple(2 * x for x in pace))
-    ran = simulation.timeline("1f1b", 4, 8, times=times)
-    assert ran.makespan == 45 - (3 - place) * 1.5
-    if place == 0:
-        charts = {"stage 0 is slow": ran.tasks, "stage 3 is slow": slow.tasks}
-
-# %%
-figures.timeline(charts, seconds=False)
-
-# %% [markdown]
-# ## 11.5 Zero bubble
-#
-# A backward pass makes two things: the gradient of its input, which the stage before is waiting for, and the gradients of its weights, which are not
-# needed until the update. **Zero bubble** (零气泡) schedules split them into two passes, I and W. They run I immediately, and postpone W until the stage
-# would otherwise idle. With $w$ for the time of W, the simplest of them, ZB-H1, idles
-#
-# $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
-#
-# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
-# until its W, so every stage holds $p$ micro-batches, even the last one.
-
-# %%
-charts = {}
-for name, schedule, chunks in (
-    ("1F1B", "1f1b", 1),
-    ("interleaved", "interleaved", 2),
-    ("ZB-H1", "zb1p", 1),
-):
-    ran = simulation.timeline(schedule, 4, 8, chunks)
-    charts[f"{name}: {100 * ran.bubble_fraction:.1f} % idle"] = ran.tasks
-assert [ran.in_flight(stage) for stage in range(4)] == [4, 4, 4, 4]  # ZB-H1
-figures.timeline(charts, seconds=False)
-
-# %% [markdown]
-# Schedules without any gap (ZB-H2, ZB-V, DeepSeek's DualPipe) and their price are in [the deeper sitting](11_3).
-#
 # ### Choosing
 #
 # - **Stages:** as few as the memory needs. Each one adds bubble, and short stages are uneven.
@@ -296,8 +278,27 @@ assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
 # 2. 1F1B: in every round each stage waits for its neighbour's answer. GPipe pays for messages only while it fills and empties.
 #
 # **Remember**
-# - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
+# - A cut costs $b \cdot s \cdot h$ numbers each way. Pipelines go over the network, tensor parallelism over NVLink.
+# - The slowest stage sets the pace, and the fullest one decides what fits. Move layers.
 # - Run 1F1B first; then pay with messages or with memory.
+
+# %% [markdown]
+# ### Deeper: a slow stage further in front
+#
+# It costs less. While the first micro-batch is away, stage $k$ makes its $p-1-k$ warm-up passes, which the formula counts as if they came later. So
+# $(p-1-k)\,f_k$ come off:
+
+# %%
+for place in range(4):
+    pace = [1.5 if stage == place else 1 for stage in range(4)]
+    times = PassTimes(forward=tuple(pace), backward=tuple(2 * x for x in pace))
+    ran = simulation.timeline("1f1b", 4, 8, times=times)
+    assert ran.makespan == 45 - (3 - place) * 1.5
+    if place == 0:
+        charts = {"stage 0 is slow": ran.tasks, "stage 3 is slow": slow.tasks}
+
+# %%
+figures.timeline(charts, seconds=False)
 
 # %% [markdown]
 # ## 11.7 From scratch, then from the library
