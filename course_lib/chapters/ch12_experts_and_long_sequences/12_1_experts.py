@@ -115,7 +115,8 @@ title = "FLOP and parameters, relative to 1 of 8 experts"
 figures.grouped_bars(rows, title, "{:.2f} ×".format, colours)
 
 # %% [markdown]
-# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the router. Experts that it does *not* use cost nothing; only the router grows, by a row for each expert. And all of this ran in *one* process: a mixture of experts is a kind of
+# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the router. Experts that it does
+# *not* use cost nothing; only the router grows, by a row for each expert. And all of this ran in *one* process: a mixture of experts is a kind of
 # layer, not a parallelism.
 #
 # **Remember**
@@ -224,7 +225,8 @@ panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, probability included, it is $E/k$. For our eight tokens,
+# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, probability included, it is
+# $E/k$. For our eight tokens,
 # with mean probabilities 0.5, 0.2, 0.2, 0.1, it is 1.55.
 
 # %%
@@ -582,7 +584,8 @@ show_source(scratch.experts.AllToAll)
 # ## The answer
 #
 # Mixtral 8x7B stores 46.7 billion parameters, 747 GB of states, too much for 8 GPUs of 80 GB. Each token meets 12.9 billion, so it takes the time of
-# a dense model of that size. With 8 ranks for the experts and 4096 tokens each, all-to-alls cost 8.6 GB a rank and step, which wide experts can hide. All of this assumes a
+# a dense model of that size. With 8 ranks for the experts and 4096 tokens each, all-to-alls cost 8.6 GB a rank and step, which wide experts can
+# hide. All of this assumes a
 # balanced router.
 #
 # **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020, *GShard*, sections 2 and 3

@@ -8,7 +8,8 @@
 # %% [markdown]
 # # 12 Long sequences
 #
-# LLaMA-3.1 8B reads 131,072 tokens. One such sequence leaves 704 GB of activations, so the last thing that no chapter has cut must be cut: the sequence itself. **How do you train on a sequence that no GPU can hold?**
+# LLaMA-3.1 8B reads 131,072 tokens. One such sequence leaves 704 GB of activations, so the last thing that no chapter has cut must be cut: the
+# sequence itself. **How do you train on a sequence that no GPU can hold?**
 #
 # After this sitting you can
 #
