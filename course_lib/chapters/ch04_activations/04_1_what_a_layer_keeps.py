@@ -9,7 +9,7 @@
 # # 4 What a layer keeps
 #
 # LLaMA-2 70B, 8 sequences of 4096 tokens: the intermediate results of one forward pass take 730 GB, says note 004. The model's
-# weights in 16 bits take 138 GB. What is kept there, why, and is the number right for this model? By the end of this notebook you can
+# weights in 16 bits take 138 GB. **What is kept there, why, and is the number right for this model?** By the end of this notebook you can
 #
 # - list what a transformer layer keeps for the backward pass, and derive 34 bytes × sbh,
 # - say which of the published formulas fits your model, and why 730 GB fits almost nobody's.
@@ -167,7 +167,7 @@ assert scores - (plain - fused) == 4 * tokens * 4  # fused attention's one numbe
 # Modern models are not GPT-3. LLaMA has no dropout, so no masks. It uses SwiGLU (门控线性单元), an MLP with three
 # matrices, which keeps four tensors instead of two, each $2.7h$ to $3.5h$ wide. LLaMA-2 70B has 8 key-value heads for 64 query
 # heads, **grouped-query attention** (分组查询注意力): its keys and values are small. And nearly everyone uses flash attention.
-# The function has each of these as a parameter:
+# Our function takes each of these as a setting:
 
 # %%
 llama = models.MODELS["llama2-70b"]

@@ -9,8 +9,8 @@
 # # 4 Throw away and recompute
 #
 # LLaMA-2 70B, 8 sequences of 4096 tokens, sixteen GPUs with 80 GB: 1280 GB in all. The model states take 1104 GB
-# (chapter 3); suppose that they are spread evenly. The activations are another 870 GB. Do you buy more GPUs? You could throw activations away and compute them again
-# when needed. "That costs 40 times the computation", says note 004. Or is there a third answer? By the end of this notebook you can
+# (chapter 3); suppose that they are spread evenly. The activations are another 870 GB. **Do you buy more GPUs, or throw activations away and compute them again
+# when needed?** "That costs 40 times the computation", says note 004. **Or is there a third answer?** By the end of this notebook you can
 #
 # - throw activations away with forty lines of code, and predict what that saves and costs,
 # - explain why 40× is a myth,
@@ -56,11 +56,11 @@ from course_lib.chapters.ch04_activations import steppers
 steppers.layer(recompute="full")
 
 # %% [markdown]
-# While the other layers run, this layer holds only 50.3 MB. During its own backward pass it briefly holds 2.87 GB, but only one layer at a time does so. With attention alone it is 856 MB, and
+# While the other layers run, this layer holds only 50.3 MB. During its own backward pass it briefly holds 2.87 GB, but only one layer at a time does so. With attention alone it holds 856 MB, and
 # 2.26 GB at the highest point: when the
 # scores come back, the backward pass has already used and freed what the MLP had kept.
 #
-# In PyTorch, a `Function` says what happens in the forward pass and in the backward pass. You build such a checkpoint in exercise 4.6. It needs three things:
+# In PyTorch, a `Function` says what happens in each pass. You build such a checkpoint in exercise 4.6. It needs three things:
 #
 # - `forward` runs without recording; autograd keeps `x` and nothing else.
 # - `backward` runs the layers again, this time recording, and asks autograd for the gradients.
@@ -109,7 +109,8 @@ for name, gpt, told in (
     expect(theory, found, within=0.15, label=f"layers keep {name}", unit="B")
 
 # %% [markdown]
-# One sixteenth is kept: 4 of 64 bytes × $sbh$. (The gap comes from some 7 kB outside the layers, such as token ids and labels.)
+# One sixteenth is kept: 4 of 64 bytes × $sbh$. (The gaps: some 7 kB outside the layers, such as token ids, and the 49 kB of norms and fused
+# attention (section 4.1).)
 #
 # The *peak* is another matter. Chapter 3 distinguished four points of an update; the peak is the largest. We leave the optimizer out and subtract the
 # weights and the inputs. What is left is what the two passes add: activations, and gradients as they come.
@@ -201,8 +202,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** Where the forward pass multiplies once, the backward pass does so twice, for the gradient of the weights
-# and for that of the input. One part forward and two backward make three; a second forward pass makes four: $4/3$. The measured factor is a little lower: the head is not
+# **Explain.** Where the forward pass multiplies once, the backward pass does so twice, for the gradients of weights and input. One part forward and two backward make three; a second forward pass makes four: $4/3$. The measured factor is a little lower: the head is not
 # recomputed, and flash attention recomputes its scores in any case. The theory counts both exactly.
 #
 # And the time, on your machine? (Other programs disturb it. Run the cell twice.)
@@ -259,7 +259,7 @@ figures.recomputed_layers(
 #
 # ### Buy, take turns, or recompute?
 #
-# Back to the opening question. There is a third answer: micro-batch 1, and 8 micro-batches that take turns (chapter 2). Then only one sequence's activations are there at a time, and nothing is recomputed.
+# The third answer: micro-batch 1, and 8 micro-batches that take turns (chapter 2). Then only one sequence's activations are there at a time, and nothing is recomputed.
 # Here are the answers, each at its peak. Tensors must not fill a card: chapter 3 adds room for gaps, by its fitted factor of 1.15, and 1 GiB of overhead.
 
 # %% tags=["drawing"]
@@ -312,7 +312,7 @@ figures.stacked_bars(
 # - **Take turns.** The tensors fit into 1280 GB, and not one operation is added. (The 0.6 % are flash attention's own.)
 # - **Recompute.** This takes 53 GB less than taking turns, for a third more operations.
 #
-# So make the micro-batch small before you pay a third more. Recompute where that is not enough, as with long sequences.
+# So make the micro-batch small first; recompute where that is not enough, as with long sequences.
 #
 # Is it enough *here*? With gaps and overhead, sixteen cards of exactly $80\cdot10^9$ bytes are too few for any answer. But an "80 GB" A100 reports 85.0 GB. On each of the sixteen, micro-batch 1 alone needs 88.3 GB, recomputing 84.5, and
 # both together 80.9. The 1.15 is fitted, so trust no margin of 0.5 GB: on these cards, do both.
@@ -385,7 +385,8 @@ assert ours.kept_bytes == ours.predicted_kept_bytes
 assert ours.flop == ours.predicted_flop
 
 # %% [markdown]
-# **Explain.** Exactly 0: the same masks are drawn, and the same operations run in the same order. In a terminal, `course demo checkpointing --ranks 2 --parts mine` runs on the `Checkpoint` that you
+# **Explain.** Exactly 0: the same masks are drawn, and the same operations run in the same order. (PyTorch's
+# version skips the last matrix product of each segment: nobody needs its result.) In a terminal, `course demo checkpointing --ranks 2 --parts mine` runs on the `Checkpoint` that you
 # build in exercise 4.6.
 
 # %% [markdown]

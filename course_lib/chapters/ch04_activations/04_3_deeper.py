@@ -7,8 +7,8 @@
 # %% [markdown]
 # # 4 Deeper into recomputation
 #
-# torchtitan trains LLaMA-3.1 8B on eight H100s and keeps 38 % of what the layers could keep, for 10 % more operations. What does it keep, and what other choices are there
-# between everything and nothing?
+# torchtitan trains LLaMA-3.1 8B on eight H100s and keeps 38 % of what the layers could keep, for 10 % more operations. **What does it keep, and what other choices are there
+# between everything and nothing?**
 
 # %%
 import torch
@@ -55,7 +55,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# For a real transformer a layer keeps 16 times or more what its input is, so segments of one or two layers are best.
+# A real transformer layer keeps 16 times its input or more, so segments of one or two layers are best.
 #
 # ## 4.6 Selection by operators
 #
@@ -209,7 +209,7 @@ figures.grouped_bars(  # published: note 001
 # ## The answer
 #
 # Between everything and nothing lie four choices. Dropping the scores costs 0.9 % more operations (GPT-3), and flash attention does it anyway. Keeping every second matrix product
-# leaves 38 % for 10 % more operations. Segments of one or two layers leave about 5 % for a third more. And the inputs, but not everything, can move to the host.
+# leaves 38 % for 10 % more operations. Segments of one or two layers leave 5 to 6 % for a third more. And the inputs, but not everything, can move to the host.
 
 # %% [markdown] tags=["exercise"]
 # ### 4.7 Implement: the best segment

@@ -50,7 +50,7 @@ torch.set_num_threads(1)
 
 # %%
 gpt = scratch.gpt.GPT(layers=6, hidden=64, heads=4, vocab=VOCAB, context=64)
-first, middle, last = (
+first, middle, last = (  # two layers each
     scratch.pipeline_stage.cut(gpt, [2, 2, 2], stage, 3)[0] for stage in range(3)
 )
 inputs, labels = Windows(sequence=64).batch(range(4))
@@ -106,8 +106,8 @@ assert one.bubble_fraction == 2 / 3
 # - *Pipeline parallelism* cuts the layers, and the batch into micro-batches, so that all devices work. It sends the same activations.
 # - *Tensor parallelism* cuts each matrix and sends sums within each layer (chapter 10).
 #
-# So a pipeline needs no copy of the model, although notes 002 and 003 say that it combines data and model parallelism. A device is driven by one
-# **worker** (工作进程), a process with a rank and not a thread (线程).
+# So a pipeline needs no copy of the model, although notes 002 and 003 say that it combines data and model parallelism. What
+# drives a device is a **worker** (工作进程): a process with a rank, not a thread (线程).
 #
 # **Remember**
 # - Cut the layers: one tensor crosses each cut forward, one backward. The gradient stays the same.
@@ -192,7 +192,7 @@ for p in (4, 80):
 # **Remember**
 # - The idle time is $(p-1)(f+b)$, whatever $m$ is.
 # - It is $(p-1)/m$ of the ideal time and $(p-1)/(m+p-1)$ of the whole time.
-# - $m = p$ leaves half of the machine idle.
+# - $m = p$ leaves nearly half of the machine idle.
 
 # %% [markdown]
 # ### Deeper: as many micro-batches as stages
@@ -235,13 +235,13 @@ assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
 # %% [markdown]
 # ## 11.3 What lies in memory: 1F1B
 #
-# More micro-batches shorten the idle part, but they cost memory. A stage keeps the activations of a micro-batch from its forward pass until its
+# More micro-batches lower the idle share, but cost memory. A stage keeps the activations of a micro-batch from its forward pass until its
 # backward pass. In between the micro-batch is **in flight** (在途). GPipe does all forward passes first, so at the peak all $m$ are in flight: 32
 # micro-batches, 32 times the activations.
 #
 # The last stage could do its backward pass at once. When its gradient arrives on the stage before, that stage can do the same. This is
 # **1F1B**, one forward, one backward (Narayanan et al. 2021, section 2.2.1). Stage $k$ first makes $p - 1 - k$ forward passes, one for each stage
-# behind it. Then it does one forward and one backward pass in turn.
+# after it. Then it does one forward and one backward pass in turn.
 
 # %%
 in_turn = simulation.timeline("1f1b", stages=4, micro_batches=8)
@@ -257,7 +257,7 @@ from course_lib.chapters.ch11_pipelines import steppers
 steppers.schedule("1f1b", stages=4, micro_batches=8)
 
 # %% [markdown]
-# Micro-batch 4 waits until micro-batch 0 has come back and freed its memory.
+# At 12 units, when micro-batch 0 has come back and freed its memory.
 #
 # **Predict.** 8 stages and 64 micro-batches under 1F1B. How many micro-batches are in flight on stage 2 at most?
 
@@ -273,7 +273,7 @@ assert [in_turn.in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
 assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 
 # %% [markdown]
-# **Explain.** Stage 2 has 5 stages behind it. It warms up with 5 forward passes and runs a sixth; from there on each forward pass follows a backward
+# **Explain.** There are 5 stages after stage 2. It warms up with 5 forward passes and runs a sixth; from there on each forward pass follows a backward
 # pass. So stage $k$ holds $\min(m,\ p-k)$ micro-batches, however large $m$ is. That is why large runs use 1F1B.
 #
 # ### More stages, the same activations
@@ -284,7 +284,7 @@ assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 # $$\underbrace{\tfrac{L}{p}}_{\text{layers}} \times \underbrace{p}_{\text{in flight}} = L .$$
 #
 # Stage 0 holds as many activations as a whole model with one micro-batch, *for any number of stages* (Korthikanti et al. 2022, arXiv:2205.05198, section
-# 4.2.3). For LLaMA-2 70B and a micro-batch of one sequence of 4096 tokens, a layer keeps $40.5\,sbh$ bytes (chapter 4), which are 1.36 GB:
+# 4.2.3). For LLaMA-2 70B and a micro-batch of one sequence of 4096 tokens, a layer keeps $40.5\,sbh$ bytes (chapter 4), or 1.36 GB:
 
 # %%
 llama = models.MODELS["llama2-70b"]
@@ -332,7 +332,8 @@ except simulation.Deadlock as error:
 # ### Deeper: recompute whole stages
 #
 # On 8 stages of 10 layers, recompute each stage as GPipe does, and 109 GB become 14. Of each of the 8 micro-batches in flight only the tensor
-# that arrived is kept, 67 MB, and only the one at work has all of its activations, 13.6 GB. In GPipe's own order, with all 80 in flight, it is 19 GB.
+# that arrived is kept, 67 MB, and only the one at work has all of its activations, 13.6 GB. In GPipe's own order, with all of
+# 80 micro-batches in flight, it is 19 GB.
 
 # %%
 arrived = collectives.activation_bytes(1, 4096, 8192)  # at one boundary, in bf16

@@ -75,6 +75,36 @@ assert chunked.in_flight(0) == 4 + 3 / 2
 # - $v$ chunks divide the bubble by $v$, for about $v$ times the messages.
 
 # %% [markdown]
+# ## 11.5 Zero bubble
+#
+# A backward pass makes two things: the gradient of its input, which the stage before is waiting for, and the gradients of its weights, which are not
+# needed until the update. **Zero bubble** (零气泡) schedules split them into two passes, I and W. They run I immediately, and postpone W until the stage
+# would otherwise idle. With $w$ for the time of W, the simplest of them, ZB-H1, idles
+#
+# $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
+#
+# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
+# until its W, so every stage holds $p$ micro-batches, even the last one.
+
+# %%
+charts = {}
+for name, schedule, chunks in (
+    ("1F1B", "1f1b", 1),
+    ("interleaved", "interleaved", 2),
+    ("ZB-H1", "zb1p", 1),
+):
+    ran = simulation.timeline(schedule, 4, 8, chunks)
+    charts[f"{name}: {100 * ran.bubble_fraction:.1f} % idle"] = ran.tasks
+assert [ran.in_flight(stage) for stage in range(4)] == [4, 4, 4, 4]  # ZB-H1
+figures.timeline(charts, seconds=False)
+
+# %% [markdown]
+# Schedules without any gap (ZB-H2, ZB-V, DeepSeek's DualPipe) and their price are in [the deeper sitting](11_3).
+#
+# **Remember**
+# - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
+
+# %% [markdown]
 # ## 11.6 Wires, and stages that are not equal
 #
 # What crosses a cut? The activations of one micro-batch, $b$ sequences of $s$ tokens with $h$ numbers each. For LLaMA-2 70B with $b=1$, $s=4096$,
@@ -155,7 +185,7 @@ head = flops.head_flops(llama, 1, 4096).model_flop
 print(f"the head is {head / one_layer:.2f} layers")
 
 # %% [markdown]
-# That is 3 % of a stage of 10 layers, but 28 % of a stage of one, and the others wait for it. The first micro-batch goes through all stages and
+# That is 3 % of a stage of 10 layers, but 28 % of a stage of one, and the others wait. The first micro-batch goes through all stages and
 # back. If the slowest stage is the last one, it never rests after its first pass:
 #
 # $$\text{makespan} = \sum_{k} (f_k + b_k) + (m-1)\,\max_k\,(f_k+b_k).$$
@@ -169,40 +199,88 @@ expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 
 # %% [markdown]
 # Each further micro-batch costs the slow stage's 4.5 units, so more micro-batches do not help: for large $m$ the others are idle for a third of the
-# time. What helps is to move layers. In Llama 3 405B the first and the last stage got one layer less than the others, because of embedding and head
+# time. What helps is to move layers. In Llama 3 405B the first and the last stage got one layer less, because of embedding and head
 # (arXiv:2407.21783, section 3.3.2).
 #
 # ### The fullest stage decides what fits
 #
 # Embedding, head and logits need memory, too. LLaMA-3.1 8B on 4 stages of 8 layers, 16 micro-batches of one sequence of 8192 tokens, under 1F1B:
 
-# %%
-shape, rows = models.MODELS["llama3.1-8b"], {}
-layout = Layout(pp=4, accumulation=16)
-job = Job(shape, Recipe(), layout, Cluster(hardware.accelerator("H100-SXM")), 8192)
-for stage in range(4):
-    bill = gpu_memory(job, stage).consumers
-    rows[f"stage {stage}"] = {kind: size for kind, size in bill.items() if size > 1e8}
-totals = [round(sum(row.values()) / 1e9) for row in rows.values()]
-assert totals == [82, 63, 52, 55]
 
 # %%
+def on_stages(layers):
+    """What lies on each of four stages with so many layers, in bytes by kind."""
+    shape = models.MODELS["llama3.1-8b"]
+    cluster = Cluster(hardware.accelerator("H100-SXM"))
+    layout = Layout(pp=4, accumulation=16, stage_layers=layers)
+    job = Job(shape, Recipe(), layout, cluster, 8192)
+    return [gpu_memory(job, stage).consumers for stage in range(4)]
+
+
+equal, moved = (
+    [round(sum(bill.values()) / 1e9) for bill in on_stages(layers)]
+    for layers in ((8, 8, 8, 8), (7, 8, 9, 8))
+)
+assert equal == [82, 63, 52, 55] and moved == [73, 63, 58, 55]
+
+# %%
+rows = {
+    f"stage {stage}": {kind: size for kind, size in bill.items() if size > 1e8}
+    for stage, bill in enumerate(on_stages((8, 8, 8, 8)))
+}
 limit = ("one GPU", 80 * units.GB)
 figures.stacked_bars(rows, "LLaMA-3.1 8B on 4 stages", units.format_bytes, limit=limit)
 
 # %% [markdown]
 # Stage 0 has the embedding and 4 micro-batches in flight, and with 82 GB it does not fit. Stage 3 has the head and the logits, but one micro-batch in
-# flight. One layer moved from stage 0 to stage 2 makes it fit.
+# flight. One layer moved from stage 0 to stage 2 makes it fit: 73 GB.
 #
 # ### Copies of a pipeline
 #
 # Data-parallel copies of a pipeline sum their gradients once an update, and with ZeRO-1 that stays so. ZeRO-2 reduces them after each backward pass,
 # and ZeRO-3 gathers a stage's weights again for each pass, so both send in each of $m$ micro-batches. That is why pipelines take ZeRO-1. Llama 3 uses
 # FSDP, but does not free the gathered weights after the forward pass (arXiv:2407.21783, section 3.3.2).
+
+# %% [markdown]
+# ### Choosing
+#
+# - **Stages:** as few as the memory needs. Each one adds bubble, and short stages are uneven.
+# - **Micro-batches:** a global batch of 1024 sequences on 16 copies leaves each pipeline 64 micro-batches of one sequence. Take 1 or 2 sequences,
+#   unless memory bandwidth then limits the matrices (chapter 5).
+# - **Schedule:** 1F1B first. Interleaved, when $m$ is small and the wire is fast. ZB-H1, when every stage has room for $p$ micro-batches.
+#
+# In Megatron-Core, 80 layers on 8 stages with two chunks of 5 layers are `--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage
+# 5`, and `overlap_p2p_comm` lets messages run beside the computation. In TorchTitan the flags are `--parallelism.pipeline_parallel_degree 8` and
+# `--parallelism.pipeline_parallel_schedule Interleaved1F1B`.
+#
+# Now try it. Times are in forward passes of a stage.
+#
+# 1. Choose `interleaved` and raise the virtual stages from 1 to 4. What falls, and which number rises?
+# 2. 8 stages, 16 micro-batches, `transfer` 0.25: which suffers more, gpipe or 1f1b, and why?
+
+# %%
+from course_lib.chapters.ch11_pipelines import panels
+
+panels.pipeline(schedule="1f1b", stages=4, micro_batches=8)
+
+# %%
+on_slow = {
+    name: panels.pipeline(name, stages=8, micro_batches=16, transfer=0.25).result
+    for name in ("gpipe", "1f1b")
+}
+assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
+
+# %% [markdown]
+# **Answers.**
+#
+# 1. The bubble falls from 27.3 to 8.6 %. With two chunks stage 0 holds 5.5 micro-batches instead of 4; with more a
+#    little less, $4 + 3/v$.
+# 2. 1F1B: in every round each stage waits for its neighbour's answer. GPipe pays for messages only while it fills and empties.
 #
 # **Remember**
 # - A cut costs $b \cdot s \cdot h$ numbers each way. Pipelines go over the network, tensor parallelism over NVLink.
 # - The slowest stage sets the pace, and the fullest one decides what fits. Move layers.
+# - Run 1F1B first; then pay with messages or with memory.
 
 # %% [markdown]
 # ### Deeper: a slow stage further in front
@@ -221,73 +299,6 @@ for place in range(4):
 
 # %%
 figures.timeline(charts, seconds=False)
-
-# %% [markdown]
-# ## 11.5 Zero bubble
-#
-# A backward pass makes two things: the gradient of its input, which the stage before is waiting for, and the gradients of its weights, which are not
-# needed until the update. **Zero bubble** (零气泡) schedules split them into two passes, I and W. They run I immediately, and postpone W until the stage
-# would otherwise idle. With $w$ for the time of W, the simplest of them, ZB-H1, idles
-#
-# $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
-#
-# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
-# until its W, so every stage holds $p$ micro-batches, even the last one.
-
-# %%
-charts = {}
-for name, schedule, chunks in (
-    ("1F1B", "1f1b", 1),
-    ("interleaved", "interleaved", 2),
-    ("ZB-H1", "zb1p", 1),
-):
-    ran = simulation.timeline(schedule, 4, 8, chunks)
-    charts[f"{name}: {100 * ran.bubble_fraction:.1f} % idle"] = ran.tasks
-assert [ran.in_flight(stage) for stage in range(4)] == [4, 4, 4, 4]  # ZB-H1
-figures.timeline(charts, seconds=False)
-
-# %% [markdown]
-# Schedules without any gap (ZB-H2, ZB-V, DeepSeek's DualPipe) and their price are in [the deeper sitting](11_3).
-#
-# ### Choosing
-#
-# - **Stages:** as few as the memory needs. Each one adds bubble, and short stages are uneven.
-# - **Micro-batches:** a global batch of 1024 sequences on 16 copies leaves each pipeline 64 micro-batches of one sequence. Take 1 or 2 sequences,
-#   unless the matrices become limited by memory (chapter 5).
-# - **Schedule:** 1F1B first. Interleaved, when $m$ is small and the wire is fast. ZB-H1, when every stage has room for $p$ micro-batches.
-#
-# In Megatron-Core, 80 layers on 8 stages with two chunks of 5 layers are `--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage
-# 5`, and `overlap_p2p_comm` lets messages run beside the computation. In TorchTitan the flags are `--parallelism.pipeline_parallel_degree 8` and
-# `--parallelism.pipeline_parallel_schedule Interleaved1F1B`.
-#
-# Now try it. Times are in forward passes of a stage.
-#
-# 1. Choose `interleaved` and raise the virtual stages from 1 to 4. What falls, and which number rises?
-# 2. 8 stages, 16 micro-batches, `transfer` 0.25: which suffers more, gpipe or 1f1b, and why?
-
-# %%
-from course_lib.chapters.ch11_pipelines import panels
-
-panels.pipeline(schedule="1f1b", stages=4, micro_batches=8)
-
-# %%
-more = panels.pipeline(schedule="1f1b", stages=4, micro_batches=27)
-assert more.result.bubble_fraction == 0.1
-on_slow = {
-    name: panels.pipeline(name, stages=8, micro_batches=16, transfer=0.25).result
-    for name in ("gpipe", "1f1b")
-}
-assert on_slow["1f1b"].makespan > on_slow["gpipe"].makespan
-
-# %% [markdown]
-# **Answers.**
-#
-# 1. The bubble falls from 27.3 to 8.6 %. Stage 0 holds 5.5 micro-batches with two chunks, and with more chunks a little less, $4 + 3/v$.
-# 2. 1F1B: in every round each stage waits for its neighbour's answer. GPipe pays for messages only while it fills and empties.
-#
-# **Remember**
-# - The gradients of the weights can wait, so they fill gaps. ZB-H1 leaves a third of the bubble, and every stage holds $p$ micro-batches.
-# - Run 1F1B first; then pay with messages or with memory.
 
 # %% [markdown]
 # ## 11.7 From scratch, then from the library
@@ -344,7 +355,7 @@ print(scratch.pipeline_stage.Mail.__doc__)
 # ## 11.8 Demo: four stages
 #
 # A GPT with 9 layers and hidden size 32 trains on four ranks, with 16 samples of 16 characters in 8 micro-batches. Every schedule runs from scratch,
-# and by PyTorch where PyTorch has it.
+# and by PyTorch where PyTorch has it (`zb1p` is ZB-H1, `zbv` ZB-V).
 #
 # **Predict.** How many messages does the first stage send in an update of 1F1B? And how many times as many with two chunks, interleaved? The first stage
 # then holds a piece from the middle as well.
@@ -388,7 +399,7 @@ assert [stage.most_held for stage in run.stages["gpipe"]] == [8, 8, 8, 8]
 # ### The bubble, measured
 #
 # Four stages that compute would disturb each other on a machine with fewer cores. Sleeping ones do not. So the demo ran each schedule once more with
-# real messages, and with stages that sleep 20 ms instead of a forward pass and 40 ms instead of a backward pass.
+# real messages and stages that sleep 20 ms instead of a forward pass and 40 ms instead of a backward pass.
 
 # %%
 asleep = {ran.schedule: ran for ran in run.sleeping}
@@ -573,7 +584,7 @@ check("11.3", [slowest_s, others_s, balanced_s])
 # ### 11.4 Debug: which schedule?
 #
 # 8 stages, 16 micro-batches, forward 1 unit and backward 2. For each of four clusters choose the schedule with the shortest update that its memory
-# allows: `"gpipe"`, `"1f1b"`, `"interleaved"` (two chunks) or `"zb1p"`. Guess from the prices in sections 11.4 and 11.5, then try them with
+# allows: `"gpipe"`, `"1f1b"`, `"interleaved"` (two chunks) or `"zb1p"` (ZB-H1). Guess from the prices in sections 11.4 and 11.5, then try them with
 # `simulation.timeline(name, 8, 16, chunks, times=PassTimes(transfer=...))`.
 
 # %% [raw] tags=["hints"]

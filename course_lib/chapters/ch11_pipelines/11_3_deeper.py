@@ -8,8 +8,8 @@
 # # 11 Schedules without a bubble
 #
 # ZB-H1 leaves a third of the bubble. Three other schedules leave less: ZB-H2, ZB-V and DeepSeek's DualPipe. **What does a pipeline without any bubble
-# cost?** On the way you meet the number $2N-1$ of note 004, which is wrong for 1F1B and right for one of these schedules, and Llama 3's groups of
-# micro-batches.
+# cost?** On the way you meet a number of note 004, $2p-1$ micro-batches in flight, which is wrong for 1F1B and right for one of these
+# schedules, and Llama 3's groups of micro-batches.
 
 # %%
 from textwrap import fill
@@ -27,9 +27,9 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 11.3 Twice the warm-up
 #
-# Under 1F1B stage 0 of $N$ stages holds $N$ micro-batches. Note 004 says $2N-1$: micro-batch 0 comes back after $2N-1$ passes, and in each of them
-# stage 0 starts a new one. But under 1F1B it does not; after $N$ it waits for a backward pass. Does this wait cost time? Give stage $k$ twice the
-# warm-up, $2(N-1-k)$ forward passes instead of $N-1-k$, on 8 stages with 32 micro-batches, first with a free wire:
+# Under 1F1B stage 0 of $p$ stages holds $p$ micro-batches. Note 004 says $2p-1$ (its $2N-1$): micro-batch 0 comes back after $2p-1$ passes, and in each of them
+# stage 0 starts a new one. But under 1F1B it does not; after $p$ it waits for a backward pass. Does this wait cost time? Give stage $k$ twice the
+# warm-up, $2(p-1-k)$ forward passes instead of $p-1-k$, on 8 stages with 32 micro-batches, first with a free wire:
 
 # %%
 Pass = schedules.Pass
@@ -50,7 +50,7 @@ assert once.makespan == twice_ahead.makespan == 117
 assert (once.in_flight(0), twice_ahead.in_flight(0)) == (8, 2 * 8 - 1)
 
 # %% [markdown]
-# Stage 0 holds $2N-1 = 15$ micro-batches instead of 8, and the update is not one unit shorter. Now let each message take a quarter of a forward pass.
+# Stage 0 holds $2p-1 = 15$ micro-batches instead of 8, and the update is not one unit shorter. Now let each message take a quarter of a forward pass.
 #
 # **Predict.** Which of the two is faster now: 1 for the plain warm-up, 2 for the doubled one, 0 if they are equal?
 
@@ -73,7 +73,7 @@ figures.timeline(charts, seconds=False)
 
 # %% [markdown]
 # **Explain.** Under 1F1B every round waits for a message: the grey stripes. With the doubled warm-up there is always another micro-batch at hand. So
-# $2N-1$ is a price that can be paid for a slow wire, and no law of pipelines. Section 11.5 below has a second use for it.
+# $2p-1$ is a price that can be paid for a slow wire, and no law of pipelines. Section 11.5 below has a second use for it.
 
 # %% [markdown]
 # ## 11.4 Depth first and breadth first
@@ -101,7 +101,7 @@ except ValueError as problem:
     print(fill(str(problem), 90))
 
 # %% [markdown]
-# The bubble is the same for every group size $N$ from $p$ on. (Three micro-batches in one group leave 40 % idle, more than the formula's 33 %.) With
+# The bubble is the same for every size $N$ of a group from $p$ on. (Three micro-batches in one group leave 40 % idle, more than the formula's 33 %.) With
 # $N = p$ a micro-batch enters its next chunk as soon as it can: **depth first** (深度优先). With $N = m$ all micro-batches go through one chunk before
 # any enters the next: **breadth first** (广度优先; Lamy-Poirier 2022, arXiv:2211.05953). A larger group gives messages more time. It also holds more,
 # $(2p - 1 + (v-1)N)/v$ on stage 0. Here are 20 micro-batches when a message takes a quarter of a forward pass; on a free wire 7.0 % would be idle:
@@ -130,7 +130,7 @@ figures.bars(idle_of, notes, title, style.PALE)
 # %% [markdown]
 # ## 11.5 Zero, and its price
 #
-# What does the last third of the bubble cost? **ZB-H2** takes `ahead(2)`, the warm-up that holds $2N-1$, splits the backward passes, and runs W later
+# What does the last third of the bubble cost? **ZB-H2** takes `ahead(2)`, the warm-up that holds $2p-1$, splits the backward passes, and runs W later
 # still (Qi et al. 2023, arXiv:2401.10241, section 2.2):
 
 # %%
@@ -141,7 +141,7 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 
 # %% [markdown]
 # No stage waits between its first pass and its last one. The picture is a parallelogram, so the next update's parallelogram fits onto it without a
-# gap. Here $2N-1$ is right: not for 1F1B, but for a schedule without a bubble.
+# gap. Here $2p-1$ is right: not for 1F1B, but for a schedule without a bubble.
 #
 # **ZB-V** leaves no gap either, and holds no more than the first stage of 1F1B. Each device has two chunks, laid out as a V:
 
@@ -155,7 +155,7 @@ figures.layer_paths(
 
 # %% [markdown]
 # A micro-batch goes down the first chunks and back up the second ones (lighter below). It ends where it began, so the first device can start the backward
-# pass at once, and soon frees what it kept (section 6 of the same paper). The stepper of section 11.3 has ZB-V as well.
+# pass at once, and soon frees what it kept (section 6 of the same paper). The stepper of [the first sitting](11_1) has ZB-V as well.
 
 # %%
 in_a_v = simulation.timeline("zbv", stages=4, micro_batches=8)
@@ -185,7 +185,7 @@ assert found == [(21, 21, 8), (7, 7, 8), (0, 7, 15), (0, 3.5, 8)]  # p = 8
 #
 # ZB-V is made for F, I and W of equal length, and for $m \ge 2p-1$. With other lengths small gaps open. We found with the simulator: while $f \le i$ and
 # $w \le i \le 2w$, where $i = b - w$ is the time of I, they add up to $(p-1)\,i/2$ for any $m$. PyTorch's `ScheduleZBVZeroBubble` has our order, pass by
-# pass, and the demo of section 11.8 runs it.
+# pass, and the demo of [the second sitting](11_2) runs it.
 #
 # ### Both ways
 #
@@ -266,16 +266,16 @@ figures.stacked_bars(
 # %% [markdown]
 # W alone costs as much as all of B, and I comes on top. So `zb1p` shows you the order and the memory, but here it saves no real time: the second
 # backward walk costs what the smaller bubble saves. A program that saves this time keeps what I has computed for each matrix, its input and the
-# gradient of its output, and leaves to W a single product of the two. (The sleeping stages of section 11.8 sleep for as long as such a program would
+# gradient of its output, and leaves to W a single product of the two. (The demo's sleeping stages sleep for as long as such a program would
 # compute.)
 #
-# The course's `Pipeline` also runs ZB-V and DualPipe. In a V (`way`) the passes are the same, and only the routing of messages differs. "Both ways"
-# is DualPipe: after the last pass both copies of a weight get the sum of their gradients.
+# The course's `Pipeline` also runs ZB-V and DualPipe. For ZB-V its `way` is "v": the passes are the same, and only the routing of messages
+# differs. For DualPipe it is "both ways": after the last pass both copies of a weight get the sum of their gradients.
 
 # %% [markdown]
 # ## 11.8 Groups of five, counted
 #
-# The ten micro-batches of section 11.4, in two groups of five, on real ranks. It is the program of section 11.8 with another list. By the formula stage 0
+# The ten micro-batches of section 11.4, in two groups of five, on real ranks. It is the demo's program with another list. By the formula stage 0
 # holds $(2 \cdot 4 - 1 + 5)/2 = 6$ micro-batches:
 
 

@@ -71,7 +71,7 @@ figures.routing(p, weights=(p[0] / (p[0] + p[2]), 0, p[2] / (p[0] + p[2]), 0))
 show_source(scratch.experts.Router)
 
 # %% [markdown]
-# `topk` returns *numbers of experts*, which have no gradient. So the router learns through the weights only. That is why with $k = 1$ the weight is
+# `topk` returns *indices*, which have no gradient. So the router learns through the weights only. That is why with $k = 1$ the weight is
 # $p_i$ itself: divided by its own sum it would always be 1, and the router would never learn (Fedus et al. 2021, arXiv:2101.03961, section 2.1).
 #
 # **Predict.** 256 tokens, $h = 64$, experts of $64 \times 256$ and $256 \times 64$, and every token goes to 2 of them. With 64 experts instead of 8,
@@ -115,7 +115,7 @@ title = "FLOP and parameters, relative to 1 of 8 experts"
 figures.grouped_bars(rows, title, "{:.2f} ×".format, colours)
 
 # %% [markdown]
-# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the router. The experts that it does
+# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the router. Experts that it does
 # *not* use cost nothing; only the router grows, by a row for each expert. And all of this ran in *one* process: a mixture of experts is a kind of
 # layer, not a parallelism.
 #
@@ -225,7 +225,8 @@ panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, it is $E/k$. For our eight tokens,
+# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1. If the same $k$ experts take everything, probability included, it is
+# $E/k$. For our eight tokens,
 # with mean probabilities 0.5, 0.2, 0.2, 0.1, it is 1.55.
 
 # %%
@@ -249,8 +250,9 @@ helped = predict("12.helped", "Imbalance with it?", yours=None)
 # %%
 without, load_without, _ = balancing.train(*balancing.task())
 with_loss, load_with_loss, _ = balancing.train(*balancing.task(), alpha=0.1)
-expect(3.8, without[-1], within=0.15, label="without", yours=alone)
-expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
+expect(..., without[-1], label="without", yours=alone)
+expect(..., with_loss[-1], label="with the loss", yours=helped)
+assert without[-1] > 3 > 1.4 > with_loss[-1]
 
 # %%
 figures.loss(
@@ -270,7 +272,8 @@ figures.loss(
 moe, x, wanted = balancing.task()
 biased = balancing.with_biases(moe)
 with_bias, load_with_bias, _ = balancing.train(biased, x, wanted, speed=0.02)
-expect(1.1, with_bias[-1], within=0.25, label="imbalance with a bias")
+print(f"busiest expert / mean, with a bias: {with_bias[-1]:.2f}")
+assert with_bias[-1] < 1.4
 
 # %% tags=["drawing"]
 loads = {"without": load_without, "loss": load_with_loss, "bias": load_with_bias}
@@ -374,8 +377,7 @@ steppers.expert_exchange(ranks=4)
 # Rank 0 has the two favourites and computes 160 rows, rank 3 has 84, and all wait for rank 0. The choices of ranks 2 and 3 are dropped, since the
 # first come first. So what a rank sends depends on its tokens, and what it receives on its experts' popularity.
 #
-# All that travels is in one class, the dispatcher. **Try exercise 12.10 first: it asks for the dispatcher.** The course's own version is folded at
-# the end of this section.
+# All that travels is in one class, the dispatcher. **Try exercise 12.10 first: it asks for it.** The course's own version is folded at the end of this section.
 #
 # ### The bytes
 #
@@ -416,7 +418,7 @@ mean = sum(size for (_, size), _ in reports) / 2
 assert mean == 4 * 128 * 2 * 64 * 4  # the balanced formula
 
 # %% [markdown]
-# From the counts each rank agrees to the byte. The balanced formula is right *on average*, since every row that is sent arrives somewhere. For
+# Computed from the counts, each rank's bytes are exact. The balanced formula is right *on average*, since every row that is sent arrives somewhere. For
 # Mixtral on 8 ranks, $4 \cdot 67.1$ MB in each of 32 layers are 8.6 GB a step, of which 7.5 GB leave the rank: 17 ms over NVLink (450 GB/s), 150 ms
 # over one 50 GB/s network port.
 
@@ -441,7 +443,7 @@ assert 32 * 4 * one_rank.travelling_bytes == traffic
 #
 # $$\frac{18\,h\,f}{8\,h} = 2.25\,f \quad\text{FLOP per byte.}$$
 #
-# Only the width $f$ of an expert matters. Compare it with the ridge of each wire (section 10.7), the FLOP that an H100 can do while it sends one byte:
+# Only the width $f$ matters. Compare it with the ridge of each wire (section 10.7), the FLOP that an H100 can do while it sends one byte:
 
 # %%
 wires = {"the network's": 50e9, "an H800's NVLink's": 200e9, "NVLink's": 450e9}
@@ -516,7 +518,7 @@ print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}
 # each layer, for each expert): almost no token goes to expert 0, so rank 0 has hardly anything to send back. Computed from the counts, the prediction
 # is still exact.
 #
-# In a terminal; the second line is PyTorch's own launcher:
+# In a terminal, and by PyTorch's own launcher:
 #
 # ```
 # course demo experts --ranks 4 --capacity-factor 1.25
@@ -581,8 +583,9 @@ show_source(scratch.experts.AllToAll)
 # %% [markdown]
 # ## The answer
 #
-# Mixtral 8x7B stores 46.7 billion parameters, 747 GB of states. Each token meets 12.9 billion, so it takes the time of a dense model of that size.
-# Spread over 8 GPUs with 4096 tokens each, it costs 8.6 GB of all-to-alls per GPU and step, which its wide experts can hide. All of this assumes a
+# Mixtral 8x7B stores 46.7 billion parameters, 747 GB of states, too much for 8 GPUs of 80 GB. Each token meets 12.9 billion, so it takes the time of
+# a dense model of that size. With 8 ranks for the experts and 4096 tokens each, all-to-alls cost 8.6 GB a rank and step, which wide experts can
+# hide. All of this assumes a
 # balanced router.
 #
 # **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020, *GShard*, sections 2 and 3

@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 12 Long sequences
 #
-# LLaMA-3.1 8B reads 131,072 tokens. One such sequence leaves 704 GB of activations, so the last thing that no chapter has cut yet must be cut: the
+# LLaMA-3.1 8B reads 131,072 tokens. One such sequence leaves 704 GB of activations, so the last thing that no chapter has cut must be cut: the
 # sequence itself. **How do you train on a sequence that no GPU can hold?**
 #
 # After this sitting you can
@@ -425,7 +425,7 @@ assert in_zig == in_ring  # other tokens, as many bytes
 # %% [markdown]
 # **Explain.** A ring makes 3 hops in each of 3 rounds and 2 layers, 18 in all, and the counter agrees to the byte. The all-gather version sends two
 # thirds of that, because it *keeps* the gathered keys and values for the backward pass: the memory that the ring saves. The differences to one
-# process are rounding ($10^{-7}$). On this machine the ring is usually slower, because of tiny blocks and a Python loop around each message.
+# process are rounding ($10^{-7}$). Here the ring is usually slower, because of tiny blocks and a Python loop around each message.
 #
 # In a terminal:
 #
@@ -438,7 +438,7 @@ assert in_zig == in_ring  # other tokens, as many bytes
 #
 # Cut the sequence itself. With cp 16 and ZeRO-3 each GPU holds one sixteenth of the 131,072 tokens and of the states, and the sequence fits without
 # any recomputation. Attention stays exact, because blocks merge by their log-sum-exps. A ring of zig-zag slices gives all ranks equal work, and its
-# hops are hidden if each rank has at least about 9900 tokens.
+# hops are hidden from about 9900 tokens on each rank; cp 16 leaves 8192.
 
 # %%
 from course_lib import quiz

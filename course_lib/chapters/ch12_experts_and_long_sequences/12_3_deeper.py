@@ -41,7 +41,8 @@ torch.set_num_threads(1)
 #
 # The **z-loss** is the mean of $(\log \sum_i e^{s_i})^2$ over the tokens, where $s_i$ are the router's scores before the softmax. It pulls the
 # logarithm towards 0, so that the rounding of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). The paper
-# multiplies it by 0.001. Here it is 0.01, since the mixture of section 12.3 learns for 60 updates only, and there is no balance loss.
+# multiplies it by 0.001. Here it is 0.01, since the mixture of [the first sitting](12_1) learns for
+# 60 updates only, and there is no balance loss.
 #
 # **Predict.** Without any loss the busiest of the 4 experts ends at 3.8 times the mean. And with the z-loss?
 
@@ -57,13 +58,9 @@ for how, z in (("without", 0.0), ("with the z-loss", 0.01)):
     scores = moe.router.scores(x).detach()
     sizes["mean logarithm"][how] = float(scores.logsumexp(-1).mean())
     sizes["largest score"][how] = float(scores.max())
-expect(
-    3.8,
-    found["with the z-loss"][0][-1],
-    within=0.25,
-    label="with the z-loss",
-    yours=with_z,
-)
+last = found["with the z-loss"][0][-1]
+expect(..., last, label="with the z-loss", yours=with_z)
+assert last > 3
 
 # %%
 assert all(row["with the z-loss"] < 0.3 * row["without"] for row in sizes.values())
@@ -120,7 +117,7 @@ figures.loss(runs, "busiest expert / mean")
 # | **expert** parallelism, EP | the set of experts |
 # | context parallelism, CP | the sequence (section 12.6) |
 #
-# MoE is not in the table. It is a kind of model, which you can train on one GPU, as section 12.1 does, or by DP alone. EP is the parallelism, and MoE
+# MoE is not in the table. It is a kind of model, which you can train on one GPU (section 12.1) or by DP alone. EP is the parallelism, and MoE
 # is what makes it possible. Note 003 lists DP, PP, TP and MoE as families, and says that PP "combines MP and DP". But chapter 11's pipelines had one
 # copy of the model: the two are *often used together*, which is not the same.
 #
@@ -191,7 +188,7 @@ expect(share, 100 * whole / halves, within=1e-9, label="folded", unit="%")
 #
 # ### Many small products
 #
-# A rank has rows for several experts, and `_compute` loops over them. Small experts make small products. How many rows must an expert get before the
+# A rank has rows for several experts, and our layer loops over them. Small experts make small products. How many rows must an expert get before the
 # chip spends its time computing, and not reading weights? $m$ rows times an $h \times f$ matrix are $2mhf$ FLOP and $2(mh + hf + mf)$ bytes (section
 # 5.4). Set their ratio equal to the ridge $R$ of the chip's memory, 295 FLOP per byte for an H100:
 #
@@ -293,7 +290,7 @@ figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 show_source(expert_demo.TorchDispatcher, expert_demo.Library)
 
 # %% [markdown]
-# Megatron-Core has a layer of its own (the flags of section 12.4), and DeepSpeed has `deepspeed.moe.layer.MoE(…, ep_size=8, k=2)`.
+# Megatron-Core has a layer of its own (flags: [first sitting](12_1)), and DeepSpeed has `deepspeed.moe.layer.MoE(…, ep_size=8, k=2)`.
 #
 # **Remember**
 # - Experts can have a mesh of their own over the same GPUs. Whole experts within a node send the fewest bytes.
@@ -351,7 +348,7 @@ check("12.3", shared)
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 3
-# Section 12.4: FLOP for each byte follow from the width alone.
+# "Can computation hide the all-to-all?" in the first sitting: FLOP for each byte follow from the width alone.
 # A wire can be hidden if peak / bandwidth is at most that: solve for the bandwidth.
 # hardware.ridge_rows(2048, 768, h100.ridge_flop_per_byte). An expert gets tokens · 8 / 128 rows from each GPU of the ep group.
 

@@ -292,9 +292,9 @@ def _notes(
     return [
         f"  tokens of each expert, last update, by layer: {load}, "
         f"dropped {trainee.dropped[-1]} of {choices}",
-        f"  busiest expert over the mean: {imbalance[0]:.2f}, in the last 5 updates "
-        f"{fmean(imbalance[-5:]):.2f}, without balance loss "
+        f"  busiest expert over the mean: {imbalance[0]:.2f}, in the last "
+        f"{len(imbalance[-5:])} updates {fmean(imbalance[-5:]):.2f}, without balance loss "
         f"{fmean(imbalance_without_loss[-5:]):.2f}",
-        f"  of this rank's tokens {sent - staying} leave it and {staying} stay; the all-to-all's "
+        f"  of this rank's choices {sent - staying} leave it and {staying} stay; the all-to-all's "
         "bytes count both",
     ]
