@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 16.7 Hangs
 #
-# With NCCL, a thread of PyTorch called the **watchdog** (section 15.7) checks every call, and ends the job when one takes too long. Here are three of the lines that it writes, from a training that died at the end of every epoch:
+# With NCCL, a thread of PyTorch called the **watchdog** (section 15.7) checks every call, and ends the job when one takes too long. Here are three of its lines, from a training that died at the end of every epoch:
 
 # %%
 print(output("watchdog").shown)
@@ -131,7 +131,7 @@ except launch.RankFailed as failure:
     print(str(failure).splitlines()[0])
 
 # %% [markdown]
-# That is all that a time limit knows. Now `course diagnose` on the same folder. (A cell has a number in place of a file name.)
+# A time limit knows no more: it cannot tell waiting from computing. Now `course diagnose` on the same folder. (A cell has a number in place of a file name.)
 
 # %%
 diagnosis = diagnosing.diagnose(folder)
