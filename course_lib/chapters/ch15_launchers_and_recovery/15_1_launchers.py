@@ -205,7 +205,7 @@ figures.requeue_timeline(lost_node.times)
 # %% [markdown]
 # **Explain.** 27. The last save was after update 10, so 11, 12 and 13 are done twice. The 24 losses of this recorded run are those of an undisturbed job, to the last bit.
 #
-# The picture shows where the time went. First Slurm must *notice*: a dead node cannot say that it is dead, so Slurm waits until the node has been silent for its `SlurmdTimeout` (5 s here, 300 s by default). Then comes the *queue*: Slurm holds a requeued job back for two minutes, unless it is released by hand, as here. Then Python, torch and the process group *start* on every rank, and in the end some *updates are done again*.
+# The picture shows where the time went. First Slurm must *notice*: a dead node cannot say that it is dead, so Slurm waits until the node has been silent for its `SlurmdTimeout` at least (5 s here, where it took 21; 300 s by default). Then comes the *queue*: Slurm holds a requeued job back for two minutes, unless it is released by hand, as here. Then Python, torch and the process group *start* on every rank, and in the end some *updates are done again*.
 #
 # On a real cluster the requeued job may get the bad node again. `scontrol update nodename=n2 state=drain reason=…` keeps it out for everybody, `sbatch --exclude=n2` for your job. Large jobs ask for a few spare nodes, so that a restart need not queue. And a time limit is a failure that you know beforehand: because of `--signal=B:USR1@120` the script gets a signal two minutes earlier, and puts the job back into the queue.
 #
@@ -302,7 +302,7 @@ title = "Losses on two ranks: millionths off from those of one process"
 figures.bars(ways, lambda off: f"{1e6 * off:,.1f}", title, style.INK, tens=True)
 
 # %% [markdown]
-# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one and gives no warning. The loss falls, and the global batch is half of what you wrote down. Under torchrun the same program finds both ranks. Six of the bars are rounding, whoever started the ranks, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with your plan.**
+# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one and gives no warning. The loss falls, and the global batch is half of what you wrote down. Under torchrun the same program finds both ranks. Six of the bars are rounding, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. So **let rank 0 print the world size and the global batch, and compare them with your plan.**
 #
 # The same setting has four names:
 #
@@ -488,7 +488,7 @@ check("15.6", options)
 # %% [markdown] tags=["exercise"]
 # ### 15.9 Debug: true or false?
 #
-# (published mistakes from notes 000 and 004, among right sentences) True or false?
+# Some of these are mistakes from notes 000 and 004. True or false?
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2

@@ -58,9 +58,9 @@ looks = {"states of AdamW": style.STATES}
 figures.stacked_bars(checkpoints, "A checkpoint", units.format_bytes, colours=looks)
 
 # %% [markdown]
-# No rank has room for 828 GB. In a **sharded checkpoint** (分片检查点) each rank writes the part that it holds into its own file. A last small file, the *manifest*, lists the files and their lengths. It is written when all the others are safe on the disk. The machine may die at any moment, also during a save. So a checkpoint with a manifest is complete, and one without it is garbage.
+# No rank has room for the 828 GB of a 70B model. In a **sharded checkpoint** (分片检查点) each rank writes the part that it holds into its own file. A last small file, the *manifest*, lists the files and their lengths. It is written when all the others are safe on the disk. The machine may die at any moment, also during a save. So a checkpoint with a manifest is complete, and one without it is garbage.
 #
-# After a failure you may have fewer GPUs than before. Dividing the state anew is called **resharding** (重新切分), and it is arithmetic on indices. Rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$ of all $C$. Here are ten columns of a state, written by four ranks and read by three:
+# After a failure you may have fewer GPUs than before. Dividing the state anew is called **resharding** (重新切分), and it is arithmetic on indices. Rank $r$ of $n$ holds the columns from $\lfloor Tr/n \rfloor$ up to, but without, $\lfloor T(r+1)/n \rfloor$ of all $T$. Here are ten columns of a state, written by four ranks and read by three:
 
 
 # %% tags=["drawing"]
@@ -124,10 +124,13 @@ assert found == [True, False]
 
 # %%
 for rank, (seconds, error) in enumerate(said):
-    print(f"rank {rank}, after {seconds:.1f} s:", re.sub(r"\[/\S+\] ", "", error)[:99])
+    print(
+        f"rank {rank}, {seconds:.1f} s in the call:",
+        re.sub(r"\[/\S+\] ", "", error)[:99],
+    )
 
 # %% [markdown]
-# **Explain.** One. Rank 0 waited for a second, gave up and closed its connections. When rank 1 came, nobody was there. So the innocent rank says "timed out", and the rank that is to blame says "connection closed" and suspects the other one of a crash. Of many errors, read the one with the *earliest* time first.
+# **Explain.** One. Rank 0 waited for a second, gave up and closed its connections. When rank 1 came, nobody was there. So the innocent rank says "timed out", and the rank that is to blame says "connection closed" and suspects the other one of a crash. Of many errors, read the one with the *earliest* time of day first.
 #
 # With NCCL the GPU waits while Python goes on. A thread of the process group, the **watchdog** (看门狗), checks all collectives that are under way. When one is older than the timeout, it logs a message (section 16.7 reads it) and ends its process. Then the agent notices at last, and the ranks are started again. So the timeout is the first part of the restart time of every hang: on 16,384 GPUs ten minutes are 2,731 GPU-hours. `init_process_group(timeout=timedelta(minutes=2))` makes it shorter. But it must be longer than any wait that is *right*: an evaluation or a save on rank 0 alone, the first compilation.
 #
@@ -190,7 +193,7 @@ assert touched == [1, 2]
 #
 # **Goodput** (有效吞吐) is the share of the wall-clock time that is spent on work which counts in the end.
 #
-# **Predict.** What is it when the job is done, in per cent?
+# **Predict.** What is it when the job is done, in percent?
 
 # %%
 goodput = predict("15.goodput", "Goodput in the end, in %?", yours=None, unit="%")
@@ -279,7 +282,7 @@ assert max(often.parts, key=often.parts.get) == "restarting"
 #
 # ### Saves that hide
 #
-# Most of all it helps if a save does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write, here a minute:
+# It helps most if a save does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write, here a minute:
 
 # %%
 shard_bytes = sum(checkpoints["llama3-405b"].values()) / 16_384
@@ -290,7 +293,7 @@ print(", ".join(f"{name} {part:.2%}" for name, part in behind.parts.items()))
 assert round(behind.progress, 2) == 0.94
 
 # %% [markdown]
-# 94 % of the time is new work, and nearly all of the loss is restarts. (A failure during a write falls back to the save before, which costs another half per cent.)
+# 94 % of the time is new work, and nearly all of the loss is restarts. (A failure during a write falls back to the save before, which costs another half percent.)
 #
 # **Remember**
 # - Young: $\tau = \sqrt{2CM}$, with $M = m/n$. Saves and repeated work then cost the same.
@@ -568,7 +571,7 @@ check("15.2", buy)
 # %% [markdown] tags=["exercise"]
 # ### 15.4 Implement: four wrote, three read
 #
-# A state of `total` columns was written by `writers` ranks and is read by `readers`; rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$. Which pieces does reader `rank` take? Return `(file, start, stop)` for each piece, in the
+# A state of `total` columns was written by `writers` ranks and is read by `readers`; rank $r$ of $n$ holds the columns from $\lfloor Tr/n \rfloor$ up to, but without, $\lfloor T(r+1)/n \rfloor$ of all $T$. Which pieces does reader `rank` take? Return `(file, start, stop)` for each piece, in the
 # order of the columns. `file` is the writer's rank; `start` and `stop` count from the beginning of *that file*. Of the ten columns in section 15.7, written by 4 and read by 3, rank 1 takes `[(1, 1, 3), (2, 0, 1)]`.
 
 # %% [raw] tags=["hints"]

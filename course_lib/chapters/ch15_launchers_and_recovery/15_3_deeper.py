@@ -41,7 +41,7 @@ from course_lib.theory import Cluster, Job, Layout, Recipe, hardware, models
 # %% [markdown]
 # ## 15.4 What wrappers change
 #
-# Section 15.3 showed that most wrappers replace a model's parameters: an optimizer that was built too early learns nothing. That is not all that changes where each rank holds only a part of each tensor, as in FSDP2's **DTensors**.
+# Section 15.3 showed that most wrappers replace a model's parameters: an optimizer that was built too early learns nothing. Where each rank holds only a part of each tensor, as in FSDP2's **DTensors**, more changes.
 #
 # ### Numbers that each rank holds
 #
@@ -190,12 +190,12 @@ print("DTensor: both leave it out, after", whole[0][1])
 #
 # (accelerate 1.15, *FSDP1 vs FSDP2*.) A checkpoint of FSDP1 is not one of FSDP2: convert it to a whole one first, or start from it once.
 #
-#
 # **Remember**
 # - Optimizers that look at a whole matrix need the whole matrix. A DTensor gathers it; `to_local()` does not.
 # - fp16 needs a scaler, and all ranks must agree to leave out a step.
 # - A patch fits one version.
 
+# %% [markdown]
 # ## 15.5 torch.compile: graphs, breaks, recompilation
 #
 # `torch.compile` runs your Python once, notes which operators it calls, and makes a **graph** (计算图) of them. A compiler then turns the graph into a few fused kernels (chapter 5). From the second call on, your Python is skipped. Two things
@@ -413,12 +413,6 @@ assert 0 < shared[20, "ddp"] < shared[20, "fsdp"]
 # **Remember**
 # - Double, then halve: $2 \log_2 b$ tries, each a whole update *after the first*, with the longest sequences.
 # - Compute first. Try once, to be sure.
-
-# %% [markdown]
-# ## 15.7 Sharded checkpoints, and elastic restarts
-#
-# What must a checkpoint hold? All that the next update needs: the weights, both moments of AdamW, the number of updates (for the learning rate, AdamW's bias correction, and the samples that come next), and the state of the random numbers if there is dropout. In mixed
-# precision the weights are the fp32 master copy. That makes 4 + 4 + 4 bytes for each parameter:
 
 # %% [markdown]
 # ## 15.9 Rehearsal

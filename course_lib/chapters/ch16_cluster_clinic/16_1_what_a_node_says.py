@@ -52,14 +52,14 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 16.1 Three questions to begin with
 #
-# Three questions come first, and two lines of note 000 ask them:
+# Are there GPUs, how many, and is there NCCL? Two lines of note 000 ask this:
 #
 # ```
 # python -c "import torch; print(torch.cuda.is_available()); print(torch.cuda.device_count())"
 # python -c "import torch.distributed as dist; print(dist.is_nccl_available())"
 # ```
 #
-# On a server with eight AMD GPUs they print True, 8 and True. PyTorch for ROCm, AMD's counterpart of CUDA, keeps the name `torch.cuda` (docs.pytorch.org, *HIP (ROCm) semantics*), and AMD's library RCCL answers to the name NCCL. Hygon's DCUs follow AMD. Only `torch.version` says whose GPU it is:
+# On a server with eight AMD GPUs they print True, 8 and True. PyTorch for ROCm, AMD's counterpart of CUDA, keeps the name `torch.cuda` (docs.pytorch.org, *HIP (ROCm) semantics*), and AMD's library RCCL answers to the name NCCL. Hygon's GPUs, called DCUs, follow AMD's. Only `torch.version` says whose GPU it is:
 
 # %%
 print("GPUs", torch.cuda.is_available(), torch.cuda.device_count())
@@ -70,7 +70,7 @@ print("CUDA", torch.version.cuda, "ROCm", torch.version.hip)
 commands.how_to_read("import torch")
 
 # %% [markdown]
-# `course doctor` asks all this, and then runs those commands of this chapter that the machine has. It changes nothing.
+# `course doctor` asks all this, and then runs those commands of this chapter that the machine has. It changes nothing, and leaves out commands that fail:
 
 # %%
 from course_lib.doctor import cluster as cluster_doctor
@@ -118,7 +118,7 @@ for sign in gpus.pmon_signs(gpus.pmon(output("nvidia-smi_pmon_shared").text)):
 # %% [markdown]
 # `sm` is the percentage of the time during which kernels of that process ran, `mem` the percentage during which they read or wrote memory, and `fb` the megabytes that the process holds. These five programs encode video, so here sharing is intended. In training, a second process is usually yesterday's job that never ended.
 #
-# The last line is a *sign*, which a parser of the course found. Each sign says what is wrong, what to do, and what the command cannot tell you.
+# The last line is a *sign*, which the course's parser adds. Each says what is wrong, what to do, and what the command cannot tell you.
 #
 # ### How they reach each other: topo -m
 #
@@ -149,7 +149,7 @@ expect(4, len(by_switch), label="GPUs", yours=near)
 figures.node_ways({"the first server": first, "the second server": second})
 
 # %% [markdown]
-# **Explain.** Four. In the first server each GPU shares a switch with a network card (green). In the second, every byte for the network crosses the CPU (red). Both servers are healthy, but the second's network will be slower, and no NVIDIA command will say so.
+# **Explain.** Four. In the first server each GPU shares a switch with a network card (green). In the second, every byte for the network crosses the CPU (red). Both servers are healthy, but the second's network will be slower, and no command warns you.
 #
 # ### Is it healthy: -q -d, dmesg
 #
@@ -256,10 +256,8 @@ def lopsided(spin):
             read = time.time()
             while time.time() < read + 0.1:
                 numbers @ numbers  # both compute
-            computed, work = (
-                time.time(),
-                dist.all_reduce(numbers.clone(), async_op=True),
-            )
+            computed = time.time()
+            work = dist.all_reduce(numbers.clone(), async_op=True)
             while spin and not work.is_completed():
                 pass  # "has the flag changed?"
             work.wait()
@@ -298,7 +296,7 @@ title = "Rank 0 is busy all the time, and waits for three quarters of it"
 figures.lanes({"rank 0": rows["rank 0"], "its meter": busy} | rows, title)
 
 # %% [markdown]
-# **Explain.** Work and waiting are the same in both runs, but one meter shows 100 % and the other 25 %. A GPU's meter cannot tell a kernel that computes from one that reads a flag. So the *slow* rank is the one that shows less than 100 %: it alone waits for a disk and not for a flag.
+# **Explain.** Rank 0 works and waits alike in both runs, but one meter shows 100 % and the other 25 %. A GPU's meter cannot tell a kernel that computes from one that reads a flag. So the *slow* rank is the one that shows less than 100 %: it alone waits for a disk and not for a flag.
 #
 # That turns the reading of `pmon` around. A job hangs on four GPUs. (The output is built. It shows what users report.)
 
@@ -384,7 +382,7 @@ figures.meters(
 # %% [markdown]
 # ## The answer
 #
-# All that 100 % says is that some kernel ran all the time. GPUs that draw a sixth of their power, as GPU 1 did with 118 of 700 W, only wait. Look for the GPU that shows less than 100 %, and at its process.
+# 100 % says only that some kernel ran all the time. GPUs at a sixth of their power, such as 118 of 700 W, only wait. Look for the one that shows less than 100 %, and at its process.
 
 # %% tags=["exercise"]
 import statistics

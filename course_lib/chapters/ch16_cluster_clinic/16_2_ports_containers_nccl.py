@@ -54,7 +54,7 @@ slower = predict("16.factor", "Times as long?", yours=None)
 # | **RDMA** | GPU memory → program's buffer → card | → card → program's buffer → GPU memory | 5 | none |
 # | **RDMA straight to the GPU** (GPUDirect) | GPU memory → card | → card → GPU memory | 3 | none |
 #
-# What the processor's part costs for one port of 200 Gb/s, measured on your machine, over TCP to itself:
+# What the processor's part costs for one port of 200 Gb/s, measured over TCP from your machine to itself:
 
 # %%
 per_gb = min(processor.processor_s_per_byte() for _ in range(3)) * 1e9
@@ -122,7 +122,7 @@ print(f"yesterday {today.healthy_s:.2f} s, today {today.slow_s:.2f} s")
 figures.slow_ring(today)
 
 # %% [markdown]
-# **Explain.** Four: everybody is slowed down by the port's own factor, not by a 64th of it, however many ranks there are. The bus bandwidth (chapter 6) has fallen to 6.24 GB/s, which is 50 Gb/s. So nccl-tests prints the rate of the worst link, but not its place.
+# **Explain.** Four: everybody is slowed down by the port's own factor, not by a 64th of it, however many ranks there are. The bus bandwidth (chapter 6) has fallen to 6.24 GB/s, just under 50 Gb/s. So nccl-tests prints the rate of the worst link, but not its place.
 #
 # This was one ring. A server with eight GPUs has eight ports, and NCCL builds a ring through each. Try in the panel:
 #
@@ -256,7 +256,7 @@ print(output("docker_no_gpus").shown)
 #
 # A data loader has 4 workers, and each prepares 2 batches ahead (`prefetch_factor`, the default).
 #
-# **Predict.** How many batches lie in `/dev/shm` while the model trains on one more?
+# **Predict.** While the model trains on a batch, how many lie in `/dev/shm`, this one included?
 
 # %%
 in_shm = predict("16.shm", "Batches in /dev/shm?", yours=None)
@@ -333,11 +333,11 @@ for sign in containers.memory_signs(shm, locked):
     print(sign.sentence)
 
 # %% [markdown]
-# The second is locked memory. A process may lock 64 kB (8 MB since Linux 5.16), while RDMA locks everything that it sends. Docker's option is `--ulimit memlock=-1`.
+# The second is locked memory. A process may lock 64 kB (8 MB since Linux 5.16), while RDMA locks everything that it sends or receives. Docker's option is `--ulimit memlock=-1`.
 #
 # **Remember**
 # - `/dev/kfd`, `/dev/dri`: AMD and Hygon. `/opt/hyhal`: Hygon. `--gpus`: NVIDIA.
-# - RDMA needs `--device=/dev/infiniband` and `--ulimit memlock=-1`. In a pod: limits for GPU and RDMA, `IPC_LOCK`, an `emptyDir` in memory.
+# - RDMA needs `--device=/dev/infiniband` and `--ulimit memlock=-1`.
 # - Shared memory: (workers × prefetch + 1) × batch.
 
 # %% [markdown]
@@ -618,7 +618,7 @@ check("16.5", pod)
 # %% [markdown] tags=["exercise"]
 # ### 16.9 Debug: true or false?
 #
-# (published mistakes from notes 000 and 004, and from blogs, among right sentences) True or false?
+# Some of these are mistakes from notes 000 and 004 and from blogs. True or false?
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2

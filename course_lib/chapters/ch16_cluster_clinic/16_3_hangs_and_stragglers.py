@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 16.7 Hangs
 #
-# With NCCL, a thread of PyTorch called the **watchdog** (section 15.7) checks every call, and ends the job when one takes too long. Here are three of the lines that it writes, from a training that died at the end of every epoch:
+# With NCCL, a thread of PyTorch called the **watchdog** (section 15.7) checks every call, and ends the job when one takes too long. Here are three of its lines, from a training that died at the end of every epoch:
 
 # %%
 print(output("watchdog").shown)
@@ -131,7 +131,7 @@ except launch.RankFailed as failure:
     print(str(failure).splitlines()[0])
 
 # %% [markdown]
-# That is all that a time limit knows. Now `course diagnose` on the same folder. (A cell has a number in place of a file name.)
+# A time limit knows no more: it cannot tell waiting from computing. Now `course diagnose` on the same folder. (A cell has a number in place of a file name.)
 
 # %%
 diagnosis = diagnosing.diagnose(folder)
@@ -287,7 +287,7 @@ assert frames >= 8
 # %% [markdown]
 # ## 16.9 Stragglers, and whose fault it is
 #
-# One of 64 ranks computes 10 % more slowly than the others, in a warm corner of the rack. Together the 64 have lost 0.14 % of their speed. But a *step* of pure computing takes 10 % longer: all ranks get equal work and wait for the last one, the **straggler** (掉队者). The time of a step is the *maximum* over the ranks, not the mean. Here are four ranks that compute for 50 ms, one of which takes half as long again:
+# One of 64 ranks computes 10 % more slowly than the others, in a warm corner of the rack. Together the 64 have lost 0.14 % of their speed, a 64th of 9 %. But a *step* of pure computing takes 10 % longer: all ranks get equal work and wait for the last one, the **straggler** (掉队者). The time of a step is the *maximum* over the ranks, not the mean. Here are four ranks that compute for 50 ms, one of which takes half as long again:
 
 
 # %%
@@ -408,7 +408,6 @@ figures.lines(
 #
 # Begin with what you see, and ask one question:
 #
-#
 # | | you see | ask first | section |
 # |---|---|---|---|
 # | **won't start** | `is_available()` is False | `nvidia-smi` inside the container; `--gpus` | 16.1, 16.5 |
@@ -425,8 +424,8 @@ figures.lines(
 # | **is slow** | all ranks, since yesterday | `ibstat` everywhere; symbol errors; `dmon` | 16.4, 16.2 |
 # | | many times slower than planned | `NCCL_DEBUG=INFO`: `Using network` | 16.6 |
 # | | some percent longer | time in the collective, by rank; pairs | 16.9 |
-# | | two nodes slower than one | bytes of a step over the link | 16.10 |
-# | **is wrong** | another loss than on one GPU | `course compare` | 16.8 |
+# | | two nodes slower than one | bytes of a step over the link | [16.10](16_4) |
+# | **is wrong** | another loss than on one GPU | `course compare` | [16.8](16_4) |
 #
 # And then? A bad node must not get the next job. Slurm: `scontrol update nodename=node17 state=drain reason="ib 1X"`; what runs there finishes, and nothing new starts. Kubernetes: `kubectl cordon node17`. Let a script do it: Slurm's `HealthCheckProgram` runs one regularly on every node. After a restart of a server with NVSwitch, wait until `nvidia-smi -q` says `Fabric`, `State: Completed`; before that CUDA does not start.
 #
@@ -563,7 +562,7 @@ check("16.6", named)
 # ### 16.7 Predict: the straggler's factor
 #
 # One of 8 GPUs is hot and takes 25 % longer to compute, and computing is 80 % of a step. By which factor does the step of the whole job become longer? By which factor if one of 1,024 GPUs is hot? By which factor would *computing* become longer, with 8, if work could be divided by speed? Finally,
-# no GPU is hot, but each takes 400 ms ± 8 ms (normal, with a standard deviation of 8 ms) for its part of a step. How many ms does the slowest of 1,024 take on average? `theory.step.stragglers` has a function for each; guess first.
+# no GPU is hot, but each takes 400 ms ± 8 ms (normal, with a standard deviation of 8 ms) for its part of a step. How many ms does the slowest of 1,024 take on average? `course_lib.chapters.ch16_cluster_clinic.slowest` has functions for them; guess first.
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
