@@ -17,7 +17,12 @@ from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster, Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
+from course_lib.theory.inputs.recipe import (
+    OPTIMIZER_STATE_BYTES,
+    PRECISION_BYTES,
+    RECOMPUTE,
+    Recipe,
+)
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import explain_memory, gpu_memory, host_bytes, worst_stage
@@ -82,7 +87,7 @@ def recipes(draw):
         master_copy=parameters != "fp32" and draw(FLAGS),
         gradient_buffer=gradients != "fp32" and draw(FLAGS),
         attention=draw(st.sampled_from(["flash", "standard"])),
-        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        recompute=draw(st.sampled_from(RECOMPUTE)),
         dropout=draw(FLAGS),
         fused_norms=draw(FLAGS),
         fused_swiglu=draw(FLAGS),
