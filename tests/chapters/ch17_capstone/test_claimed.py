@@ -43,8 +43,9 @@ def test_the_verdicts_on_the_plan():
     fails = [number for number, claim in enumerate(claims) if claim.verdict == "wrong"]
     assert (holds, fails) == ([3, 6, 9], [7, 10])
     assert [claims[number].found for number in (0, 3, 10)] == [1, 80, 16]
-    told = [160, 16, 40.5, 78, 0.5958, 47.66, 0.125, None, 2048, 16_384, None]
-    assert [claim.own_terms for claim in claims] == pytest.approx(told, rel=1e-4)
+    own = [claim.own_terms for claim in claims if claim.own_terms is not None]
+    told = [160, 16, 40.5, 78, 0.5958, 47.66, 0.125, 2048, 16_384]
+    assert own == pytest.approx(told, rel=1e-4)
     # 0.12 s for 4 GB are right for 3.42 GB, to 10 %; 0.13 s, 16 % more, would not be.
     assert replace(claims[6], said=0.13).verdict == "right on its own terms"
 
