@@ -21,6 +21,8 @@ SWAPS: dict[type[ast.AST], tuple[Any, ...]] = {
     ast.And: (ast.Or,), ast.Or: (ast.And,),
 }  # fmt: skip
 
+_SWITCHES = ("False", "True", "0", "1", "0.0", "1.0")
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -84,14 +86,21 @@ def chains(node: ast.AST, around: tuple[Located, ...] = ()) -> Iterator[tuple[Lo
 
 
 def is_case(path: Path, chain: tuple[Located, ...]) -> bool:
-    """Whether this is a constant of a case that a chapter's check or a build tries.
+    """Whether this is a constant of a case that a chapter's check, a build or a demo tries.
 
-    The expected answer is computed from it, so that another case is as good.
+    The expected answer is computed from it, so that another case is as good. A demo's case is the
+    default of an option: not its limits, and not a flag, 0 or 1, which switch something on or off.
     """
     chapter = path.name == "exercises.py" and "chapters" in path.parts
     build = "builds" in (path.stem, path.parent.name) and isinstance(chain[0], ast.Assign)
     listed = any(isinstance(each, ast.List | ast.Tuple | ast.Dict | ast.Set) for each in chain)
-    return (build or (chapter and listed)) and isinstance(chain[-1], ast.Constant)
+    demo = "demos" in path.parts and any(
+        ast.unparse(each.func) == "option" and {*each.args[:1]} & {*chain}
+        for each in chain
+        if isinstance(each, ast.Call)
+    )
+    case = build or (chapter and listed) or (demo and ast.unparse(chain[-1]) not in _SWITCHES)
+    return case and isinstance(chain[-1], ast.Constant)
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:

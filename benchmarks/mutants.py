@@ -5,8 +5,8 @@
 A mutant is the library with one operator, comparison or constant changed: + becomes -, < becomes <=
 or >=, an integer grows by one or doubles, a float doubles. All such changes in theory, checking,
 launch, scratch and the chapters' rooms are equally likely to be drawn; a longer draw starts with
-the shorter one. Strings, type hints, messages of assertions and the cases that a chapter's check
-tries are left alone.
+the shorter one. Strings, type hints, messages of assertions, the cases that a chapter's check tries
+and the defaults of a demo's options are left alone.
 
 Each mutant, in a copy of the checkout, meets the tests of its own module first, found by name;
 then, if it survives, those of its room and of what uses it, up to the first failure. A time-out

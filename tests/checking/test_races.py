@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import mine
+from course_lib import launch, mine
 from course_lib.checking import races
 from course_lib.checking.exercises import find
 from course_lib.problem import Problem
@@ -51,6 +51,31 @@ def test_builds_that_are_not_raced_do_not_compute():
     without = [part.file for part in mine.PARTS if find(part.build).race is None]
     # They start processes and read texts.
     assert without == ["launcher", "ibstat", "divergence"]
+
+
+def every_race(size):
+    """On a rank: {part: bytes by version} of the races on `size` ranks; on 2, also those on one."""
+    races._ROUNDS = 1
+    specs = ((part, find(part.build).race) for part in mine.PARTS)
+    return {
+        part.file: {
+            whose: sent for whose, (_, sent) in races._on_rank(spec, part, ["course"]).items()
+        }
+        for part, spec in specs
+        if spec and max(spec.ranks, 2) == size
+    }
+
+
+def test_every_race_can_be_run_and_torch_sends_as_much():
+    found = {
+        file: sent
+        for size in (2, 4)
+        for file, sent in launch.run(every_race, size, ranks=size, stream=False)[0].items()
+    }
+    assert set(found) == {part.file for part in mine.PARTS if find(part.build).race}
+    for file in ("fsdp", "tensor", "vocabulary", "experts"):
+        assert found[file]["course"] == found[file]["torch"] != {}, file
+    assert found["ddp"]["course"]["all-reduce"] == found["ddp"]["torch"]["all-reduce"]
 
 
 def test_a_part_that_fails_in_its_race_is_a_line_of_the_report(ring, home, monkeypatch):

@@ -96,7 +96,7 @@ ON_RANKS = {  # by ranks: demo, options, what every rank says
         ("experts", {"experts": 3}, "experts 3 is not divisible by ep 2"),
         ("experts", {"batch": 1}, FEW),
         ("experts", {"batch": 3, "fixed_routes": True}, "batch 3 is not divisible by ranks 2"),
-        ("experts", {"experts": 6, "fixed_routes": True}, "not divisible by experts 6"),
+        ("experts", {"experts": 6, "fixed_routes": True}, "256 is not divisible by experts 6"),
         ("fsdp", GPT | {"batch": 1}, FEW),
         ("fsdp_tp", TP | {"tp": 3}, "ranks 2 is not divisible by tp 3"),
         ("fsdp_tp", TP | {"tp": 1, "batch": 3}, "batch 3 is not divisible by dp 2"),

@@ -116,6 +116,12 @@ def test_bad_arguments_are_explained(arguments, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has network namespaces")
+def test_the_command_of_both_nodes_has_a_letter_for_the_node():
+    line = two_nodes.nodes_command_line("a.module", 3, ["--of", "a name"])
+    assert "--nnodes=2 --node-rank=R --nproc-per-node=3 " in line
+    assert line.endswith(" -m a.module --of 'a name'")
+
+
 def test_what_is_missing_is_an_obstacle(monkeypatch):
     found = shutil.which
     with monkeypatch.context() as patch:

@@ -1,8 +1,9 @@
-"""The samples demo against the theory of batches."""
+"""The samples demo against the theory of batches, and what a picture of them says."""
 
 from together import runs
 
 from course_lib import demos
+from course_lib.chapters.ch01_steps_and_batches.figures import batch_ladder
 from course_lib.theory.step.batching import Batching, rank_samples
 
 
@@ -19,6 +20,12 @@ def test_samples_that_are_repeated_and_dropped_are_as_predicted():
     dropped = found["dropped"]
     assert dropped.steps() == epoch.micro_steps and len(dropped.missed()) == epoch.dropped
     assert not dropped.repeated()
+
+
+def test_a_single_piece_of_a_batch_has_no_order():
+    one, two = (batch_ladder(Batching(5 * n, 5, n)).sentence.split("; ") for n in (1, 2))
+    assert one[:2] == ["One epoch has 1 update", "one update has 1 micro-step"]
+    assert two[:2] == ["One epoch has 1 update", "one update has 2 micro-steps one after another"]
 
 
 def test_set_epoch_decides_whether_the_order_changes():

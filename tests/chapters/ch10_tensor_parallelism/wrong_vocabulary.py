@@ -37,6 +37,10 @@ _PATCHES = r"""
     - label.where(own, 0)
     + label
     ? 1 score of a word that is not the label
+    ranks without the label count
+    - label.where(own, 0)
+    + label
+    ? 1 a label's score from every rank
     label taken from rank 0
     - labels - region.rank * words
     + labels

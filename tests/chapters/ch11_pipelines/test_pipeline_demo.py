@@ -71,6 +71,14 @@ def passes(tasks):
     return [(task.stage, task.kind, task.micro_batch, task.chunk) for task in tasks]
 
 
+def test_torch_is_left_out_where_one_rank_has_both_ends():
+    """It would divide the gradient of the table that both use by the micro-batches twice."""
+    result = run(1, schedule="interleaved")
+    assert [version.name for version in result.versions] == ["scratch interleaved"]
+    both = run(2, schedule="1f1b").versions
+    assert [version.name for version in both] == ["scratch 1f1b", "torch 1f1b"]
+
+
 def test_a_pipeline_of_the_learners_knows_no_v(tmp_path, monkeypatch):
     keep_mine(tmp_path, monkeypatch, "pipeline")
     with pytest.raises(ValueError, match="a Pipeline of yours does not know"):

@@ -39,6 +39,8 @@ def test_daly_is_young_less_the_save_for_rare_failures_and_the_mtbf_for_long_sav
     assert daly_interval_s(1, 1e9) == pytest.approx(young_interval_s(1, 1e9), rel=1e-4)
     assert daly_interval_s(60, 600) < young_interval_s(60, 600)
     assert daly_interval_s(50, 20) == 20
+    # C/2M is 1/4: √(2CM) = M, times 1 + 1/6 + 1/36, less M/2.
+    assert daly_interval_s(50, 100) == pytest.approx(100 * 25 / 36)
 
 
 @every("interval_s", [60.0, 300.0, 1156.0, 4000.0])

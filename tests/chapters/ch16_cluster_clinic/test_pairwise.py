@@ -75,6 +75,8 @@ def test_noise_is_nothing_and_a_muddle_is_unknown():
     # Of three ranks and one pair each way nobody can say who it is.
     three = [PairTest(0, 1, SLOW), PairTest(1, 2, SLOW), PairTest(0, 2, SLOW)]
     assert name_slow(three).kind == "nothing"
+    two = [PairTest(0, 1, FAST), PairTest(1, 2, SLOW)]
+    assert name_slow(two) == SlowPart("ranks", ((2,),), SLOW, FAST)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -125,6 +127,11 @@ def test_a_rank_or_a_pair_that_sleeps_is_named(four, schedule):
     # There and back takes 150 ms at least, half of it one way.
     assert result.found.slow_bytes_per_s <= 64 * 1024 / 0.075
     assert "rank 2 reaches" in result.report() and "with everybody" in result.report()
+    head, *rows, _ = result.report().splitlines()
+    assert head[13:].split() == list("0123") and [row[:13].strip() for row in rows] == list("012")
+    cells = {(a, b): row[13 + 9 * b :][:9].strip() for a, row in enumerate(rows) for b in range(4)}
+    rates = {(t.first, t.second): f"{t.bytes_per_s / 1e6:.1f}" for t in result.tests}
+    assert {pair: cell for pair, cell in cells.items() if cell} == rates
     pair = four[f"0-2 {schedule}"].found
     assert (pair.kind, pair.groups) == ("link", ((0,), (2,)))
 

@@ -175,6 +175,15 @@ def test_groups_of_micro_batches_leave_one_chunk_of_whole_gradients():
         )
         assert one == 4 * (8 * layer + ends + shape.hidden * stage)
         assert both == one + 4 * 8 * layer
+        # Where each rank has experts of its own, nobody sends their gradients: the rest is whole.
+        alone = replace(layout, ep=4)
+        local = local_parameters(shape, alone, stage)
+        found = sharding_buffers(local, Recipe(gradients="fp32"), alone)
+        dense = layer - shape.layer_parameters(0).experts
+        whole = 8 * dense + ends + shape.hidden * stage
+        assert found["gathered_gradients_bytes"] == 4 * whole
+        one_rank = sharding_buffers(local, Recipe(), replace(layout, dp=1))
+        assert one_rank["gathered_gradients_bytes"] == 0
 
 
 def test_a_shard_group_shards_as_few_ranks_would():

@@ -64,7 +64,17 @@ def test_experts_send_the_bytes_of_the_formula():
         )  # fmt: skip
         assert handed == routed_bytes(SKEWED.kept, rank, 16)
     assert sum(SKEWED.received) + SKEWED.dropped == 4 * 64 * 2
-    assert max(map(sum, zip(*SKEWED.kept, strict=True))) == SKEWED.capacity == 80
+
+
+def test_experts_take_turns():
+    """Rows are accepted at 1, four turns from 2 on take them away; results go back from 7 on."""
+    own = [event for event in expert_steps(SKEWED) if event.who == 0]
+    taken = [(event.part[0], event.at) for event in own if event.what == "take"]
+    sent = [(event.part[0], event.at) for event in own if event.what in ("copy", "stay")]
+    assert sorted(taken) == [("results", 6)] * 4 + [("rows", 1)] * 4
+    turns = [("results", at) for at in range(7, 11)] + [("rows", at) for at in range(2, 6)]
+    assert sorted(sent) == turns
+    assert [event.at for event in own if event.what in ("choose", "work", "sum")] == [0, 6, 11]
 
 
 @every("by_tokens", [False, True])
