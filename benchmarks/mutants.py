@@ -70,6 +70,7 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
         below = f"{own}/{inner[1]}" if len(inner) > 1 else own
         tests = named(own, name) + named(f"{own}/*", name)
         yield tests or named(below if (ROOT / below).is_dir() else own)
+        yield [*named(own), *named(f"{own}/*"), "tests/test_reach.py"]
     elif room == "scratch":
         word = inner[0] if inner else name
         tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))
