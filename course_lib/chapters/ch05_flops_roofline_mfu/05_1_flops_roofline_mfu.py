@@ -341,7 +341,7 @@ figures.lines(curves, "tokens", "GFLOP/s", title, doubling=double)
 # **Explain.** The shape is right; the heights are only approximate. A product of few rows does not reach the peak of a large square one. Points lie above the roofline where part of the 16.8 MB of weights stays in the processor's cache.
 #
 # **Remember**
-# - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, ten to twenty on a CPU core.
+# - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, ten to thirty on a CPU core.
 # - The intensity of a linear layer is about its number of tokens, in 16 bits. So the ridge is the number of tokens it needs.
 
 # %% [markdown]
