@@ -49,7 +49,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 #
 # **FLOP** is an amount, like kilometres. **FLOP/s** is a rate (算力), like kilometres per hour. Both are often written "FLOPS" and then mixed up. T means $10^{12}$, P $10^{15}$.
 #
-# A linear layer uses each weight once for each token, in one multiplication and one addition: 2 FLOP per token and weight. Its backward pass is two more products:
+# A linear layer uses each weight once for each token, in one multiplication and one addition: 2 FLOP per token and weight. Its backward pass is two more products, for both gradients (∇):
 #
 # $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
 
@@ -295,10 +295,8 @@ figures.lines(curves, "tokens", "FLOP per byte", title, doubling=double, level=r
 
 # %%
 intensity = hardware.matmul_intensity
-assert (
-    round(intensity(4096, 4096, 4096)) == 1365
-    and round(intensity(64, 4096, 4096)) == 62
-)
+assert round(intensity(4096, 4096, 4096)) == 1365
+assert round(intensity(64, 4096, 4096)) == 62
 h100_ridge, h200_ridge = ridges.values()
 assert intensity(345, 4096, 4096) < h100_ridge < intensity(346, 4096, 4096)
 assert mlp_intensity(128) < h200_ridge < mlp_intensity(256)

@@ -77,8 +77,8 @@ steppers.fsdp()
 # %%
 found = {}
 for ahead in (0, 1, 2):
-    found[ahead] = steppers.fsdp(prefetch=ahead).text.splitlines()[3]
-    print(ahead, found[ahead])
+    found[ahead] = steppers.fsdp(prefetch=ahead).text.splitlines()[3]  # on time
+    print(f"prefetch {ahead}: {found[ahead]}")
 assert len(set(found.values())) == 2
 
 # %% [markdown]

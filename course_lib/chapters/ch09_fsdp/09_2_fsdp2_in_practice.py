@@ -112,6 +112,8 @@ expect(sent["all-gather"][1] / 2, half["all-gather"][1], label="gathered", unit=
 expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", unit="B")
 
 # %% [markdown]
+# The gathers carry half of the bytes, the reductions as many as before.
+#
 # ### One weight, one unit
 #
 # GPT's head is its embedding: a **shared parameter** (共享参数). If embedding and head were two units, one would free the weight while the other computes with it. Put both into one unit, or leave
