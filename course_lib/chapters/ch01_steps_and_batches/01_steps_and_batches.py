@@ -92,9 +92,9 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # And our colleague? $1000/5=200$ micro-steps and $200/2=100$ updates. The log counts the former, our colleague the latter.
 #
 # The difference matters because the learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
-# A schedule for 200 updates only gets to its middle if there are 100.
+# A schedule for 200 updates gets only to its middle if there are 100.
 #
-# The **gradient** (梯度) is not "the change of the weights" but the optimizer's input.
+# The **gradient** (梯度) is not "the change of the weights" (note 004) but the optimizer's input.
 # SGD multiplies it by −(learning rate); Adam first divides it by its own running size.
 #
 # **Remember**
@@ -167,7 +167,7 @@ assert (tail.micro_steps, tail.updates, tail.last_window) == (201, 101, 1)
 #
 # In **data parallelism** (数据并行) every rank holds the whole model and works on its own
 # samples. Before each update the ranks average their gradients, so that all make the same
-# update. It uses $5\cdot2\cdot8=80$ samples: micro-batch × accumulation × ranks.
+# update. One update uses $5\cdot2\cdot8=80$ samples: micro-batch × accumulation × ranks.
 # That is the **global batch** (全局批次), or *effective batch* (有效批次). The micro-batch is also called *per-device batch*
 # (单卡批次).
 
@@ -182,7 +182,7 @@ figures.batch_ladder(two_nodes)
 # %% [markdown]
 # **The updates fell from 100 to 13.** Eight ranks go through the data together. If you keep the learning rate, you train less (chapter 2).
 #
-# How do the updates fall from 1 rank to 16? Write a slider that shows it. You need a slider and a text from `ipywidgets`, and a
+# How do the updates fall from 1 rank to 16? A slider shows it. It takes an `IntSlider`, an `HTML` text, and a
 # function that runs whenever the slider's value changes:
 
 # %%

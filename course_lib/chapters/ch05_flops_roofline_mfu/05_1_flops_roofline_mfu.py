@@ -14,7 +14,7 @@
 #
 # - count the operations of any transformer, and say where $6ND$ is wrong and by how much,
 # - place your model and your own computer on a roofline,
-# - tell MFU from HFU, and say where the missing 60 % go,
+# - tell MFU from HFU, and say where most of the peak goes,
 # - turn operations into days, GPU-hours and money.
 #
 # You need chapter 3.
@@ -49,7 +49,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 #
 # **FLOP** is an amount, like kilometres. **FLOP/s** is a rate (算力), like kilometres per hour. Both are often written "FLOPS" and then mixed up. T means $10^{12}$, P $10^{15}$.
 #
-# A linear layer uses each weight once for each token, in one multiplication and one addition: 2 FLOP per token and weight. Its backward pass is two more products:
+# A linear layer uses each weight once for each token, in one multiplication and one addition: 2 FLOP per token and weight. Its backward pass is two more products, for both gradients (∇):
 #
 # $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
 
@@ -57,7 +57,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 figures.matrix_products(roofline.linear_products(tokens=2, inputs=3, outputs=4))
 
 # %% [markdown]
-# All three products have the same sizes. So the backward pass costs 4 FLOP per token and weight, and training 6.
+# All three products take equally many FLOP. So the backward pass costs 4 FLOP per token and weight, and training 6.
 #
 # **Predict.** A layer of 3 × 4 weights reads 2 tokens of the data; there is no layer before it. How many FLOP will PyTorch do, forward and backward?
 
@@ -123,7 +123,7 @@ expect(1.093, counted / thumb, within=0.01, label="counted / 6ND", yours=factor)
 #
 # $$\text{attention scores} = 12\, L\, h\, s \quad \text{FLOP per token.}$$
 #
-# *Too many:* $N$ includes positions, biases and norms, which are not matrices, and where the head is a matrix of its own also the embedding, which is not multiplied.
+# *Too many:* $N$ includes positions, biases and norms, which are not matrices, and, where the head is a matrix of its own, the embedding, which is only looked up.
 #
 # `theory.compute.flops` goes through all matrices and adds the scores. It agrees with the counter exactly:
 
@@ -297,10 +297,8 @@ figures.lines(curves, "tokens", "FLOP per byte", title, doubling=double, level=r
 
 # %%
 intensity = hardware.matmul_intensity
-assert (
-    round(intensity(4096, 4096, 4096)) == 1365
-    and round(intensity(64, 4096, 4096)) == 62
-)
+assert round(intensity(4096, 4096, 4096)) == 1365
+assert round(intensity(64, 4096, 4096)) == 62
 h100_ridge, h200_ridge = ridges.values()
 assert intensity(345, 4096, 4096) < h100_ridge < intensity(346, 4096, 4096)
 assert mlp_intensity(128) < h200_ridge < mlp_intensity(256)
@@ -343,7 +341,7 @@ figures.lines(curves, "tokens", "GFLOP/s", title, doubling=double)
 # **Explain.** The shape is right; the heights are only approximate. A product of few rows does not reach the peak of a large square one. Points lie above the roofline where part of the 16.8 MB of weights stays in the processor's cache.
 #
 # **Remember**
-# - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, about ten on a CPU core.
+# - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, ten to thirty on a CPU core.
 # - The intensity of a linear layer is about its number of tokens, in 16 bits. So the ridge is the number of tokens it needs.
 
 # %% [markdown]
@@ -377,7 +375,7 @@ meta = budget.utilisation(total, 184_320 * 3600, 1, a100.peak_flop_per_s)
 expect(39.06, 100 * meta, within=1e-3, label="Meta's MFU", unit="%", yours=metas)
 
 # %% [markdown]
-# **Explain.** 3.2 times the hours on chips with 3.2 times less speed: 39 %, so the assumption was fair. The same GPU-hours are 41 % with the causal half of attention's scores and 45 % with all pairs. Published GPU-hours may include
+# **Explain.** 3.2 times the hours on chips 3.2 times slower: 39 %, so the assumption was fair. The same GPU-hours are 41 % with the causal half of attention's scores and 45 % with all pairs. Published GPU-hours may include
 # restarts and evaluations, whose FLOP are not in the numerator.
 #
 # **HFU**, hardware FLOPs utilisation (硬件算力利用率), also counts what is done twice. With full activation checkpointing (chapter 4) the forward pass runs again: $2 + 2 + 4 = 8$ FLOP instead of 6. The hardware is busier, the
@@ -453,7 +451,7 @@ for one, published in (on_16384, 400), (on_8192, 430):
 # How far off are such estimates? For 89 published steps, $6ND$ (or $8ND$ with recomputation) at half of the peak is off by 23 % in the median. This kind of budget is off by 7 % (`benchmarks/README.md`).
 #
 # **Remember**
-# - MFU counts what the model needs, HFU also what is recomputed. By one convention, HFU is never the smaller one.
+# - MFU counts what the model needs, HFU also what is recomputed. Within one convention, HFU is never below MFU.
 # - Divide by the dense peak of the number format used.
 # - 40 to 50 % is good. The best product reaches 80 % of the peak, whole layers about 60 %.
 
@@ -493,6 +491,7 @@ def mfu(windows, ranks):
     return 100 * budget.utilisation(flop, slowest_s, ranks, peak)
 
 
+# %%
 found = {(windows, n): mfu(windows, n) for windows in (8, 32) for n in (1, 2)}
 ratio = 100 * found[8, 2] / found[8, 1]
 expect(..., ratio, label="MFU of two ranks, % of one", yours=in_percent, unit="%")
@@ -505,7 +504,7 @@ bars = {
 figures.bars(bars, "{:.0f} %".format, "MFU on this machine", style.MEASURED)
 
 # %% [markdown]
-# **Explain.** It is below 100, because the exchange takes time and adds no FLOP. With 32 windows each rank computes four times as long beside the same exchange, so two ranks come closer to one. Other programs on your cores disturb both.
+# **Explain.** It is below 100, because the exchange takes time and adds no FLOP. With 32 windows each rank computes four times as long beside the same exchange. So two ranks come closer to one, if both cores are idle.
 
 # %% [markdown]
 # ## The answer

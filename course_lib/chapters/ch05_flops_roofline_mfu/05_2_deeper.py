@@ -201,8 +201,8 @@ title = "An update of the wide GPT"
 figures.stacked_bars(bars, title, units.format_duration, colours=looks)
 
 # %% [markdown]
-# **Explain.** On our machine, on a quiet core, the update took about 1.1 times as long as predicted, and the MFU was 67 to 84 % in processor time. That is a fraction of the fastest matrix product we measured, not of a data
-# sheet's peak. Yours may differ: it is the median of only nine updates, and other programs may have been running. Which of the three parts causes the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
+# **Explain.** On our machine, on a quiet core, the update took about 1.1 times as long as predicted, and the MFU, by processor time, was 67 to 84 %. That is a fraction of the fastest matrix product we measured, not of a data
+# sheet's peak. Yours may differ: it is the median of only nine updates, and other programs may have been running. Which of the three parts is slower than predicted? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
 
 # %%
 with torch.profiler.profile() as profile:

@@ -11,7 +11,7 @@
 # LLaMA-2 7B has 6.74 billion parameters. At 16 bytes each, its training states take 107.8 GB. You have eight cards of 24 GB. Cut into eight equal parts, the
 # states take 13.5 GB of each card, and more than 10 GB stay free. Does the model train?
 #
-# No card can compute with an eighth of a matrix. Before a layer runs, the card must collect the other seven eighths. So the question is how much of the model
+# But every card computes whole layers. Before one runs, the card must collect the other seven eighths. So the question is how much of the model
 # is whole at the worst moment. At the end of this sitting you can
 #
 # - follow one layer through a step: gathered, used, freed, gathered again, its gradient scattered,
@@ -79,19 +79,19 @@ steppers.fsdp()
 # %%
 found = {}
 for ahead in (0, 1, 2):
-    found[ahead] = steppers.fsdp(prefetch=ahead).text.splitlines()[3]
-    print(ahead, found[ahead])
+    found[ahead] = steppers.fsdp(prefetch=ahead).text.splitlines()[3]  # on time
+    print(f"prefetch {ahead}: {found[ahead]}")
 assert len(set(found.values())) == 2
 
 # %% [markdown]
-# 1. Without prefetch the GPU waits for each of the nine gathers. One layer ahead hides six of them. The GPU still waits for the root, for layer 1 and, at the turn,
-#    for layer 4. Two layers ahead are no faster: there is one link, and it cannot bring a layer sooner. The layer only lies in memory longer.
+# 1. Without prefetch the GPU waits for all 14 messages. One layer ahead hides nine. Left are the gathers of the root, of layer 1 and, at the turn,
+#    of layer 4, and the last two reductions. Two layers ahead are no faster: the one link cannot bring a layer sooner. The layer only lies in memory longer.
 # 2. Switch `reshard` off. Then all layers are whole at the turn (section 9.2).
 #
 # ### Count it
 #
-# The stepper shows the calls of the course's own FSDP, `scratch.fsdp`. Now count them in a run: a GPT of four layers on 2 ranks. While the MLP of each layer
-# computes, a hook adds up the bytes of all whole units. `log_wire` records the collectives.
+# The stepper shows the calls of the course's own FSDP, `scratch.fsdp`. Now count them in a run: a GPT of four layers on 2 ranks. `log_wire` records the
+# collectives. At the MLP of each layer a hook adds up the bytes of all whole units, for section 9.2.
 
 # %%
 training = Training("4x64x4", batch=8, sequence=32)
@@ -149,9 +149,8 @@ print(weight_shape)
 assert weight_shape == (256, 64)  # all of it, though there are two ranks
 
 # %% [markdown]
-# The whole matrix. Ranks differ in what they *store* and in their *data*; all of them *compute* whole layers. Note 001 gives the motive for sharding: large models
-# do well in many fields, but few people can train them. It then says that "each GPU processes a different shard of the model". That is wrong for FSDP, and right for tensor
-# parallelism (chapter 10) and pipelines (chapter 11).
+# The whole matrix. Ranks differ in what they *store* and in their *data*; all of them *compute* whole layers. Note 001 says that "each GPU processes a different shard
+# of the model". That is wrong for FSDP, and right for tensor parallelism (chapter 10) and pipelines (chapter 11).
 #
 # So FSDP is data parallelism, with two consequences:
 #
@@ -217,7 +216,7 @@ show_source(scratch.flat_parameter.FlatParameter.__init__)
 #
 # A layer of LLaMA-2 7B has 202.4 million parameters, embedding and head together 262.1 million. In bf16, 2 bytes a number, these are 0.405 and 0.524 GB.
 #
-# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie six whole tensors. Three are weights:
+# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie six whole pieces. Three are weights:
 #
 # - the root's, which are there from the beginning to the end,
 # - those of the layer that computes,
@@ -299,7 +298,7 @@ assert whole_bytes == (2 + 4) * root
 # ### Is there room for one sequence?
 #
 # The 24 GB card has 8.1 GB left for activations, temporary tensors and the framework's own gigabyte. Is that enough for one sequence of 4096 tokens? Here are
-# the points of an update (chapter 3), with the whole weights and gradients in them:
+# the moments of an update (chapter 3); whole weights and gradients are among the temporary buffers:
 
 # %% tags=["drawing"]
 from course_lib.theory.memory.peak import gpu_memory, memory_moments
@@ -433,6 +432,19 @@ needed = {
 found = needed["64 GPUs, 8 ports a node"].backward
 expect(974 * 3 / 2, found, within=1e-3, label="tokens", yours=hide)
 
+# %% tags=["drawing"]
+layer_params = numbers.layer_dense  # of LLaMA-2 7B, backward
+token_ms = 1000 * 4 * layer_params / flop_per_s
+messages_ms = 1000 * 63 / 64 * 6 * layer_params / 400e9
+curves = {
+    "computing": [(0, 0), (4096, 4096 * token_ms)],
+    "messages": [(0, messages_ms), (4096, messages_ms)],
+}
+title = "From 1,461 tokens on, computing hides the messages"
+figures.lines(
+    curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found}
+)
+
 # %% [markdown]
 # **Explain.** Three times the bytes for twice the FLOP: $3/2 \cdot 974 = 1{,}461$ tokens. That is less than one sequence of 4096. With $w$ bytes for a weight, $g$ for a
 # gradient as it is reduced, $F$ FLOP/s and a ring of $\beta$ bytes/s:
@@ -456,19 +468,6 @@ figures.grouped_bars(rows, "Tokens that hide the messages", "{:,.0f}".format, lo
 #
 # Links reach about 80 % of their full rate (section 6.3), so take a quarter more tokens. And messages that hide are not free: they take multiprocessors and memory bandwidth
 # from the computation beside them (section 13.4).
-
-# %% tags=["drawing"]
-layer_params = numbers.layer_dense  # of LLaMA-2 7B, backward
-token_ms = 1000 * 4 * layer_params / flop_per_s
-messages_ms = 1000 * 63 / 64 * 6 * layer_params / 400e9
-curves = {
-    "computing": [(0, 0), (4096, 4096 * token_ms)],
-    "messages": [(0, messages_ms), (4096, messages_ms)],
-}
-title = "From 1,461 tokens on, computing hides the messages"
-figures.lines(
-    curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found}
-)
 
 # %% [markdown]
 # ### With activation checkpointing

@@ -10,7 +10,7 @@
 # LLaMA-2 70B in fp32 takes 276 GB. In a node with eight ranks, `model = Llama(...)` builds it eight times, 2.2 TB of host memory, before FSDP can cut anything. How do you build it with PyTorch's
 # FSDP2? Which precision, mesh, way of accumulating and state dict does your training need, and what does each cost? At the end of this sitting you can
 #
-# - build and fill a model that is larger than any memory, with PyTorch's FSDP2,
+# - build and fill a model that fits into no single memory, with PyTorch's FSDP2,
 # - cut it inside a node and copy it between nodes, and count the messages of both,
 # - accumulate, clip and save correctly with shards,
 # - choose between DDP, ZeRO-1, hybrid and full sharding for a model, a cluster and its network.
@@ -65,13 +65,13 @@ expect(4 * parameters / 2, now, label="filled, on a rank", unit="B")
 assert most < 1.05 * now
 
 # %% [markdown]
-# Half of the model, to the byte, and at no moment 5 % more. The optimizer must come after the cut. If it is built before, it holds the old, whole parameters, which never get a
+# Half of the model, to the byte, and never 5 % more. The optimizer must come after the cut. If it is built before, it holds the old, whole parameters, which never get a
 # gradient again. An optimizer skips such parameters without a warning, and the loss stays where it is (exercise 9.8).
 #
 # ### Mixed precision
 #
 # Shards stay fp32 and are the master copy. Before a gather each rank casts its own part to bf16, which halves the bytes on the network and the memory for whole layers. Gradients
-# are computed in bf16 and summed in fp32, because a sum over many ranks loses digits.
+# are computed in bf16 and summed over the ranks in fp32, because a long sum in bf16 loses digits.
 #
 # | | `MixedPrecisionPolicy` | usual |
 # |---|---|---|
@@ -112,6 +112,8 @@ expect(sent["all-gather"][1] / 2, half["all-gather"][1], label="gathered", unit=
 expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", unit="B")
 
 # %% [markdown]
+# The gathers carry half of the bytes, the reductions as many as before.
+#
 # ### One weight, one unit
 #
 # GPT's head is its embedding: a **shared parameter** (共享参数). If embedding and head were two units, one would free the weight while the other computes with it. Put both into one unit, or leave
@@ -133,8 +135,8 @@ except ValueError as refusal:
 # %% [markdown]
 # ## 9.5 The library: FSDP1 and FSDP2
 #
-# PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, came from FairScale (*Fully Sharded Data Parallel: faster AI training with fewer GPUs*, 2021)
-# into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*; note 002 lists both). Note 001 says September 2023. PyTorch's tutorial calls
+# PyTorch has two FSDPs. **FSDP1**, `FullyShardedDataParallel`, came from FairScale (*Fully Sharded Data Parallel: faster AI training with fewer GPUs*, 2021)
+# into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*; note 002 lists both), and not in September 2023, as note 001 says. PyTorch's tutorial calls
 # FSDP1 deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
 # lie.
 #
@@ -531,7 +533,7 @@ for name, row in needs.items():
     print(f"{name:<11}", *(f"{choice} {gb:,.0f} GB; " for choice, gb in row.items()))
 
 # %% [markdown]
-# GPT-2 XL takes DDP. 13B takes ZeRO-1 with 58 GB, or HSDP with 33 GB, which leaves room for more tokens. 70B takes FULL_SHARD, with 34 GB.
+# GPT-2 1.5B takes DDP. 13B takes ZeRO-1 with 58 GB, or HSDP with 33 GB, which leaves room for more tokens. 70B takes FULL_SHARD, with 34 GB.
 #
 # **Remember**
 # - With accumulation: a reduce-scatter for each micro-batch, or whole gradients, $4P$ bytes in fp32, until the last.
@@ -591,7 +593,7 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 
 # %% [markdown]
 # **Explain.** Five messages stay exposed: the gathers of the root, of layer 1 and, at the turn, of layer 4, and the last two reductions, of layer 1 and of the root. $240 + 5 \cdot 20 = 340$. Messages and sleeps take
-# longer than planned where two ranks share few cores. The report's last prediction takes each of them as long as it took here, and asks only whether they follow each other as theory says. Outside the notebook, also by PyTorch's own launcher:
+# longer than planned where two ranks share few cores. The report's last prediction takes their measured times, and so tests only their order. Outside the notebook, also by PyTorch's own launcher:
 #
 # ```
 # course demo prefetch --ranks 2 --message-ms 20 --forward-ms 10
@@ -604,7 +606,7 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 #
 # 1. Build on meta, cut, fill, then build the optimizer. LLaMA-2 70B then takes 4.3 GB of fp32 weights on each of 64 ranks, never 276.
 # 2. Gather in bf16 and reduce in fp32: half of the gathered bytes, and the shards are the master copy.
-# 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes show, else full sharding.
+# 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes stay exposed, else full sharding.
 # 4. Reduce after each micro-batch, or keep $4P$ bytes of whole gradients. Clip on DTensors, save sharded.
 #
 # FSDP does not shrink whole layers, activations, or the batch of one sample for each rank. The next chapters do. The deeper notebook has YaFSDP, which allocates four buffers once, and audits two published benchmarks.
@@ -742,7 +744,7 @@ check("9.8", [changed_early, held_early, changed_late, held_late])
 # %% [markdown] tags=["exercise"]
 # ### 9.9 Implement: choose a strategy
 #
-# Write the decision table of section 9.6 as a function. `states_gb` are the states of the whole model. `rest_gb` is what sharding leaves on each card: activations, whole layers, the
+# Write the decision table of section 9.6, without ZeRO-1, as a function. `states_gb` are the states of the whole model. `rest_gb` is what sharding leaves on each card: activations, whole layers, the
 # framework's own. Return `"DDP"` if all of it fits on a card of `card_gb`. Else return `"HYBRID_SHARD"` if the states fit when they are cut over the `per_node` cards of a node, and a card has fewer
 # than `hiding_tokens` tokens. Else return `"FULL_SHARD"` if they fit when they are cut over all `cards`, and otherwise `"none"`.
 

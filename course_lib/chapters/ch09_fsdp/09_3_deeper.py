@@ -355,7 +355,7 @@ figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
 
 # %% [markdown]
 # **Explain.** 8, 15, 17, 23, and 0, 6, 14. Nothing was fitted: each number is from the program or measured here. The largest gap is SHARD_GRAD_OP, 15 against 11. Still, nobody ran that program again for this chapter, so read it as the
-# best explanation and not as proof. What else could remain: whole numbers, since between 5 and 6 samples lie 20 %; the 1 GiB assumed for CUDA and the libraries; and fragmentation.
+# best explanation and not as proof. What could explain the rest: rounding, since 6 samples are 20 % more than 5; the 1 GiB assumed for CUDA and the libraries; and fragmentation.
 #
 # The theory counts what a backward pass *needs*. What a program keeps depends on how it is written. Here a formula instead of one operation, and a variable that held on to results nobody used, cost half of the batch.
 #
@@ -650,7 +650,7 @@ for run_ in lanes.lanes:
     print(f"prefetch {run_.prefetch}: {late_ms:+.0f} ms by slower messages and sleeps")
 
 # %% [markdown]
-# Messages take longer than alone where two ranks and their threads share few cores. With each message and sleep as long as it took, 2 to 5 % of the step are missing without prefetch, and 6 to 25 % with it, on a very busy machine 40 %:
+# Messages take longer than alone where two ranks and their threads share few cores. Even with each message and sleep as long as it took here, the prediction is 2 to 5 % short without prefetch, and 6 to 25 % with it, on a very busy machine 40 %:
 # theory counts *asking* for a message as free, but a rank first copies its shard into new memory, and cannot sleep meanwhile.
 #
 # Now halve the tokens at the bound of section 9.3: layers of 10 and 20 ms, messages of 20. Theory says that the GPU waits 170 ms instead of 100:
