@@ -319,7 +319,7 @@ figures.grouped_bars(divisors, title, "{:.2f}".format, looks)
 # %% [markdown]
 # ### Deeper: the course's own version
 #
-# `clip` adds $10^{-6}$ to the norm before it divides, which causes the small gap above.
+# `clip` adds $10^{-6}$ to the norm before it divides, so that a gradient of zeros stays zeros.
 
 # %%
 show_source(scratch.zero.own_norm, scratch.zero.global_norm, clip)
