@@ -52,7 +52,7 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # | optimizer: an fp32 master copy and two fp32 moments | 4 + 8 | 90 GB |
 # | sum: the **model states** (模型状态) | 16 | **120 GB** |
 #
-# Under plain data parallelism each GPU keeps all states of LLaMA-2 7B. A fair share would be an eighth:
+# LLaMA-2 7B has 6.74 billion parameters. Under DDP each GPU keeps all states; a fair share would be an eighth:
 
 # %% tags=["drawing"]
 KINDS = "weights", "gradients", "optimizer"
@@ -74,16 +74,15 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# Why does every GPU keep everything? Follow one update on 64 GPUs. Each rank computes gradients from its own samples: different work, nothing
-# wasted. The all-reduce gives all ranks the *same* sum. Each rank then runs the *same* optimizer on the same
-# gradient, moments and weights. From the all-reduce on, everything is done 64 times, so everything it needs is stored 64 times: 7680 GB, of which 120 are different.
+# Why does every GPU keep everything? Follow one update of the paper's example on 64 GPUs. Each rank computes gradients from its own samples: different work, nothing
+# wasted. The all-reduce gives all ranks the *same* sum, and each runs the *same* optimizer on it. From the all-reduce on, everything is done 64 times, so everything it needs is stored 64 times: 7680 GB, of which 120 are different.
 #
 # The remedy: each rank updates one 64th of the parameters. It needs the optimizer states of that part
 # only, and sends the new weights to the others. This is **ZeRO** (零冗余优化器), the Zero Redundancy
 # Optimizer (Rajbhandari et al. 2020, arXiv:1910.02054). A rank's part is its **shard** (分片).
 #
-# ZeRO saves storage, and hardly any computation. All ranks repeated only the update: about 15 operations per
-# parameter, where forward and backward take 6 per parameter *and token*. Each rank still computes whole layers for its own samples, so ZeRO is data parallelism, although it cuts the model's states. (Note 000 says that it "reduces redundant computation". It reduces redundant *storage*.)
+# ZeRO saves storage, and hardly any computation. Only the update was repeated on all ranks: with AdamW about 15 operations per
+# parameter, where forward and backward take 6 per parameter *and token*. Each rank still computes whole layers for its own samples, so ZeRO is data parallelism, although it cuts the model's states. (Note 000's "reduces redundant computation" should say *storage*.)
 #
 # **Remember**
 # - Plain data parallelism stores the same states on each GPU because each GPU makes the same update.
@@ -131,7 +130,7 @@ figures.stacked_bars(by_stage, title, "{:.1f} GB".format)
 # Three layers of 600 million parameters each train on four ranks. Their states take 28.8 GB. A column is a rank, a height is bytes, and white is
 # what a rank does not hold.
 #
-# **Predict.** At rest a rank holds 9.0 GB in stage 2: all weights, 3.6 GB, and a quarter of the other 21.6 GB. Whole gradients of one layer are 1.2 GB. How many GB does a rank hold at most during the step?
+# **Predict.** Between updates there are no gradients: in stage 2 a rank holds 9.0 GB, all weights (3.6 GB) and a quarter of the optimizer's 21.6 GB. Whole gradients of one layer are 1.2 GB. How many GB does a rank hold at most during the step?
 
 # %%
 at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
@@ -148,7 +147,7 @@ expect(10.8, most, within=1e-6, label="at most", unit="GB", yours=at_most)
 
 # %% [markdown]
 # **Explain.** $9.0 + 2 \cdot 0.3 + 1.2$: the layer that is being processed still has its full gradient, 1.2 GB. Of each of the two
-# finished layers the rank keeps a quarter, 0.3 GB. In stage 1 the most is held after the backward pass, 12.6 GB, since all gradients are whole. In stage 3 each layer is gathered twice.
+# finished layers the rank keeps a quarter, 0.3 GB. Change `stage`: in stage 1 the most is held after the backward pass, 12.6 GB, since all gradients are whole. In stage 3 each layer is gathered twice.
 #
 # ### More GPUs
 #
@@ -173,8 +172,8 @@ figures.lines(
 # As the number of GPUs grows, stage 1 approaches $4P$ bytes and stage 2 approaches $2P$. Only stage 3 keeps
 # falling. The activations of chapter 4 come on top: ZeRO does not touch them.
 #
-# Below, chapter 3's bill of *one* GPU is beside ZeRO's bill of one of eight. `convention`, the bytes per parameter, and
-# the GPU are linked: a change in one panel moves the other.
+# Below, chapter 3's bill of *one* GPU is beside ZeRO's of one of eight. `convention`, the bytes per parameter, and
+# the GPU are linked.
 
 # %%
 from ipywidgets import HBox, link
@@ -189,6 +188,9 @@ def follow(panel):
 
 
 link((alone, "values"), (one_of_8, "values"), (follow(one_of_8), follow(alone)))
+alone.gpu.value = "RTX 4090 24 GB"
+assert one_of_8.gpu.value == alone.gpu.value  # the right panel follows
+alone.gpu.value = "A100, H100 80 GB"
 alone.layout.width = one_of_8.layout.width = "50%"
 HBox([alone, one_of_8])
 
@@ -202,9 +204,6 @@ expect(bills[1].total_bytes / 1e9, label="stage 1", unit="GB", yours=kept)
 assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 
 # %%
-alone.gpu.value = "RTX 4090 24 GB"
-assert one_of_8.gpu.value == "RTX 4090 24 GB"  # the right panel has followed
-alone.gpu.value = "A100, H100 80 GB"
 gpt3 = models.MODELS["gpt3-175b"].parameters().total
 print(f"GPT-3, stage 3: {fewest_ranks(gpt3, 3, 80e9, RECIPES['mixed-16'])} GPUs")
 assert fewest_ranks(gpt3, 2, 80e9, RECIPES["mixed-16"]) is None
@@ -213,7 +212,7 @@ assert fewest_ranks(gpt3, 2, 80e9, RECIPES["mixed-16"]) is None
 # Answers. (1) Stage 1: 37.1 GB, which leaves 43 GB for activations. (2) No: stage 2 keeps the weights whole, and
 # they alone are 349 GB. Stage 3 fits from 35 GPUs on.
 #
-# These are the states at rest. During the passes a rank holds more for a moment, such as a layer's whole gradients or a
+# These are the states alone. During the passes a rank holds more for a moment, such as a layer's whole gradients or a
 # bucket of messages. Leave a few GB free.
 #
 # **Remember**
@@ -318,7 +317,7 @@ figures.halves(
 # %% [markdown]
 # ### When it is sent
 #
-# What counts is whether the bytes travel while the GPU computes. On 64 H100 with 16,384 tokens each, LLaMA-2 7B computes for 834 ms. Half an all-reduce over a 400 Gb/s network, 50 GB/s, takes 265 ms. The figure cuts the model into four blocks of eight layers:
+# What counts is whether the bytes travel while the GPU computes. On 64 H100 with 16,384 tokens each, LLaMA-2 7B computes for 834 ms at 795 TFLOP/s, 80 % of the peak. Half an all-reduce over a 400 Gb/s network, 50 GB/s, takes 265 ms. The figure cuts the model into four blocks of eight layers:
 
 # %% tags=["drawing"]
 h100, BLOCKS = hardware.accelerator("H100-SXM"), 4
@@ -353,7 +352,7 @@ figures.lanes(named, "One step of LLaMA-2 7B on 64 H100")
 #   backward and gathers weights during the next forward pass (`overlap_grad_reduce`, `overlap_param_gather`; docs.nvidia.com/nemo/megatron-bridge, *Communication Overlap*).
 # - **Stage 3** gathers the next block while one computes. With 16,384 tokens it just keeps up.
 #
-# With fewer tokens there is less computation to hide behind:
+# With fewer tokens there is less computation to hide behind, and stage 3 has most to hide:
 
 # %% tags=["drawing"]
 shown = {"stage 0, DDP": 0, "stage 1 or 2, overlapped": 1, "stage 3, overlapped": 3}
@@ -372,7 +371,7 @@ figures.grouped_bars(by_tokens, "A step, in ms", "{:,.0f}".format, looks)
 #
 # $$T = F / \beta.$$
 #
-# The model's size cancels, as in section 7.4. In large products an H100 reaches 795 TFLOP/s, 80 % of its peak:
+# The model's size cancels, as in section 7.4. For 795 TFLOP/s:
 
 # %%
 for wire in (hardware.NDR, h100.inside):

@@ -60,14 +60,13 @@ figures.cut_unit({"matrix": 6, "bias": 4}, ranks=4)
 
 # %% [markdown]
 # A **unit** (单元) is such a vector: one for each layer, and one for everything outside the layers. The parameters become views of the vector, so writing to it changes the model. The optimizer sees only this rank's part, as an fp32 copy. It knows nothing of
-# ranks, because Adam treats each number by itself. (Muon and Shampoo look at whole matrices and cannot be cut like this.)
+# ranks, because Adam treats each number by itself. (Optimizers that look at whole matrices, such as Muon, cannot be cut like this.)
 #
 # - **Stage 1**: after the backward pass, reduce-scatter each unit's gradients, step, all-gather each unit.
 # - **Stage 2**: a hook calls the same reduce-scatter as soon as the last gradient of a unit is there.
 # - **Stage 3**: hooks around each layer gather its vector before use and free it afterwards.
 #
-# Try exercise 8.11 first: you write stages 1 and 2 in checked steps, and
-# `course demo zero --parts mine` trains with them.
+# In exercise 8.11 you write stages 1 and 2 in checked steps. Try it before you unfold our version.
 
 # %% [markdown]
 # ### Deeper: the course's own version
@@ -165,7 +164,7 @@ def backward(gpt, number):
 
 
 # %% [markdown]
-# The bytes are counted between backward pass and step. `tensor_bytes` counts each memory once, so views cost nothing:
+# Bytes are counted before the step. `tensor_bytes` counts each memory once, so views cost nothing:
 
 
 # %%
@@ -213,7 +212,7 @@ for stage, (bill, run) in enumerate(zip(small.bills, runs, strict=True)):
 # %% [markdown]
 # **Explain.** $4 + 12/2 = 10$ of 16 bytes. Every count is as predicted, to the byte, on both ranks and in
 # all stages. Three units, two layers and the rest, make three calls. Stage 3
-# has five all-gathers: each layer twice, the rest once.
+# gathers each layer twice and the rest once: five all-gathers.
 #
 # Is it still the same training, and are the bytes sent those of section 8.3?
 
@@ -254,7 +253,6 @@ print(f"{outside / count:.1%} of the parameters are outside the layers")
 # - All tensors of a unit are one vector, padded to a multiple of $n$ and cut.
 # - Stage 2 is stage 1 with the reduction in a hook. Stage 3 adds gather and free around each layer.
 # - Stored and sent bytes are as predicted, and the training stays the same.
-# - Add many gradients up in fp32: in bf16, 256 + 1 is 256.
 
 # %% [markdown]
 # ## 8.5 Clipping when no rank has the whole gradient
@@ -321,7 +319,7 @@ figures.grouped_bars(divisors, title, "{:.2f}".format, looks)
 # %% [markdown]
 # ### Deeper: the course's own version
 #
-# `clip` adds $10^{-6}$ to the norm before it divides, which causes the small gap above.
+# `clip` adds $10^{-6}$ to the norm before it divides, so that a gradient of zeros stays zeros.
 
 # %%
 show_source(scratch.zero.own_norm, scratch.zero.global_norm, clip)
@@ -333,8 +331,8 @@ show_source(scratch.zero.own_norm, scratch.zero.global_norm, clip)
 # and cheaper. This is **offloading** (卸载). In ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840) the
 # GPU sends its gradients to the host, the CPU updates master copy and moments there, and new weights come back.
 #
-# The price for 7.5 billion parameters on *one* GPU with PCIe 4, 31.5 GB/s each way: 15 GB of gradients take 0.48 s, and so do 15 GB of weights. The update moves about 28 bytes per parameter through the host's memory, 1.05 s at an assumed 200 GB/s.
-# Computing 4096 tokens takes 1.2 s at 150 TFLOP/s:
+# The price for 7.5 billion parameters on *one* GPU with PCIe 4, 31.5 GB/s each way: 15 GB of gradients take 0.48 s, and so do 15 GB of weights. The update reads and writes the 12 bytes, reads a gradient and writes a weight: 28 bytes per parameter through the host's memory, 1.05 s at an assumed 200 GB/s.
+# Computing 4096 tokens takes 1.2 s at 150 TFLOP/s, about half of an A100's peak:
 
 # %% tags=["drawing"]
 one = zero.zero_stages(7_500_000_000, 1, Recipe(offload="optimizer")).bills[2]
@@ -357,7 +355,7 @@ figures.lanes(
 )
 
 # %% [markdown]
-# With one micro-batch the GPU waits longer than it computes. With ten per update, bus and host take 14 % of the step. With ZeRO on 64 GPUs each moves only its own part over its own slot, in 15 ms.
+# With one micro-batch the GPU waits longer than it computes; with ten, bus and host take 14 % of the step. With ZeRO on 64 GPUs each moves only its own part over its own slot, in 15 ms.
 
 # %% [markdown]
 # **Remember**
@@ -429,11 +427,11 @@ print(json.dumps(config, indent=2))
 # | `overlap_comm` | reduce during the backward pass | on in stage 3, otherwise off |
 # | `reduce_bucket_size` | *elements* in one message | 5 · 10⁸: 1 GB in bf16, 2 GB in fp32 |
 # | `stage3_param_persistence_threshold` | smaller tensors stay whole | 100,000 elements: a tiny model is hardly cut |
-# | `offload_optimizer` | `device`, and `pin_memory` for faster copies | no offload; pinned if there is (before August 2026: **not**) |
+# | `offload_optimizer` | `device`, and `pin_memory` for faster copies | no offload; with offload, pinned (before August 2026: **not**) |
 # | `zero_allow_untested_optimizer` | allow an optimizer that is not on DeepSpeed's list | false |
 #
 # **Pinned** memory (锁页内存) is host memory that the operating system promises not to move. A GPU can copy
-# from it directly, while it computes.
+# from it directly, while it computes. (`zero_force_ds_cpu_optimizer: false` permits PyTorch's AdamW there.)
 #
 # Two defaults changed in 2026. A file without `gradient_clipping` trains differently with an older and a newer DeepSpeed (pull request 8068 of
 # deepspeedai/DeepSpeed), without an error. Write down every default that matters.
@@ -509,8 +507,8 @@ figures.stored_by_version(
 # %% [markdown]
 # **Explain.** Stage 1 sends two halves, stage 2 sends $3 + 1$. Two ranks halve what they cut: 1.77 MB become 1.32, 1.10 and 0.88.
 #
-# The milliseconds say little: messages this small are mostly latency (chapter 6), and two processes
-# share your processor. The bytes carry over to GPUs, the times do not. In a terminal:
+# The bytes carry over to GPUs. The times do not: messages this small are mostly latency (chapter 6), and two processes
+# share your processor. In a terminal:
 #
 # ```
 # course demo zero --ranks 4 --accumulation 4 --batch 16

@@ -11,7 +11,7 @@
 #
 # - One flat vector holds matrices and norms. How does weight decay act on the matrices only?
 # - PyTorch's `ZeroRedundancyOptimizer` sends three halves of an all-reduce where the paper's stage 1 sends two. Why?
-# - A rank of stage 2 stores 1.10 MB of the small GPT. How much does it hold at most during an update?
+# - Stage 2 stores less than stage 1. Does it also hold less at the fullest moment of an update?
 
 # %%
 from functools import partial
@@ -203,7 +203,7 @@ figures.memory_over_time(runs, "One update on rank 0 of 2")
 # Stage 1 halves the optimizer's part at all times. The yellow in the update is mostly a second copy of the gradients, one
 # vector for each unit, on its way.
 #
-# Stage 2 halves the gradients as well, and yet both peaks are nearly equal. They lie at the beginning of the backward pass,
+# Stage 2 halves the gradients as well, and yet both measured peaks are equal. They lie at the beginning of the backward pass,
 # when there are no gradients yet. So in a small model with many samples, sharding gradients saves nothing *at the peak*. It
 # does where the update is the fullest moment, as with large models and few samples.
 #
@@ -214,7 +214,7 @@ figures.memory_over_time(runs, "One update on rank 0 of 2")
 # ## The answer
 #
 # One vector gives up groups of parameters, and a vector of marks brings them back. PyTorch's stage 1 sends three halves because it leaves
-# DDP's all-reduce in place. And during an update the peak may lie where a stage has nothing to cut: in our model, at the beginning of the backward pass.
+# DDP's all-reduce in place. And no: stages 1 and 2 have the same peak in our model, at the beginning of the backward pass, when there are no gradients to cut.
 
 # %% [markdown] tags=["exercise"]
 # ### 8.6 Implement: whose weights decay

@@ -11,7 +11,9 @@
 # A layer of LLaMA-2 70B has 856 million weights. At its peak rate an H100 needs 21 ms for it, forward and backward, with 4096 tokens. Eight H100s
 # that share every matrix of the layer need 2.7 ms of arithmetic each. How can they share a matrix, and still train the same model?
 #
-# This is **tensor parallelism** (张量并行): it splits every matrix multiplication. The price is messages in the middle of every layer. After this sitting you can
+# This is **tensor parallelism** (张量并行): it splits every matrix multiplication. The price is messages in the middle of every layer.
+#
+# After this sitting you can
 #
 # - cut a matrix by columns or by rows, and say which order of the two needs only one sum,
 # - write the two small functions, f and g, that make a cut model train like a whole one,
@@ -93,7 +95,7 @@ assert torch.cat(columns, dim=1).tolist() == sum(rows).tolist() == [[7, 6]]
 # | columns | whole | a part | all-gather |
 # | rows | a part | whole, to be summed | all-reduce |
 #
-# A warning about names: `nn.Linear` stores its weight transposed, with one *row* for each output. Cutting $A$ by columns
+# Beware: `nn.Linear` stores its weight transposed, with one *row* for each output. Cutting $A$ by columns
 # means cutting `weight` along dimension 0.
 #
 # **Remember**
@@ -103,7 +105,7 @@ assert torch.cat(columns, dim=1).tolist() == sum(rows).tolist() == [[7, 6]]
 # %% [markdown]
 # ## 10.2 Column, then row
 #
-# An MLP has two matrices with a nonlinearity between them: $Z = \text{ReLU}(XA)\,B$. (ReLU replaces negative numbers by zero. Ours uses GELU, which is harder to compute in your head.) A column cut produces exactly the part that a row cut needs as its input. So cut $A$ by columns and $B$ by rows:
+# An MLP has two matrices with a nonlinearity between them: $Z = \text{ReLU}(XA)\,B$. (ReLU replaces negative numbers by zero. Our GPT has GELU, which is harder to compute in your head.) A column cut produces exactly the part that a row cut needs as its input. So cut $A$ by columns and $B$ by rows:
 #
 # $$B = \begin{pmatrix} 1 & 0 \\ 2 & 1 \end{pmatrix}, \qquad
 # Z = (7,\ 6)\, B = (7 \cdot 1 + 6 \cdot 2,\ \ 6 \cdot 1) = (19,\ 6).$$
@@ -154,7 +156,8 @@ by_order, words = {}, {}
 for order, (middle, end) in orders.items():
     wide = 0 if middle == "nothing" else sent(middle, 4 * ends_bytes, 8)
     by_order[order] = {"in the middle": wide, "at the end": sent(end, ends_bytes, 8)}
-    words[order] = f"{middle}, {end}"
+    total = units.format_bytes(sum(by_order[order].values()))
+    words[order] = f"{total}: {middle}, {end}"
 looks = {"in the middle": style.MESSAGES, "at the end": style.PALE}
 title = "What each GPU sends for an MLP, forward"
 figures.stacked_bars(by_order, title, units.format_bytes, words, colours=looks)
@@ -213,9 +216,9 @@ ratio = sent("all-reduce", ends_bytes, 4) / sent("all-reduce", ends_bytes, 2)
 expect(1.5, ratio, label="4 GPUs / 2", yours=four)
 
 # %% [markdown]
-# **Explain.** Two steps send: g forward, f backward, each $h$ wide. Nothing is sent in the middle, where the pair is $4h$ wide. A rank sends $2(t-1)/t$ times the tensor, which grows with $t$, from 67 to 101 MB.
+# **Explain.** Two steps send: g forward, f backward, each $h$ wide. Nothing is sent in the middle, where the pair is $4h$ wide. Each time a rank sends $2(t-1)/t$ times the tensor, which grows with $t$: 67 MB at $t = 2$, 101 at $t = 4$.
 #
-# Now the example on two real processes, with every message logged. `enter` applies f, and `leave` applies g. (Try exercise 10.11 first if you want to write both yourself.)
+# Now the example on two real processes, with every message logged. `enter` applies f, and `leave` applies g. (Exercise 10.11 builds both; try it first.)
 
 
 # %%
@@ -249,7 +252,7 @@ assert [gradient for _, gradient, _ in broken] == [[[1.0, 3.0]], [[-6.0, 12.0]]]
 assert broken[0][2]["all-reduce"][0] == 1  # instead of 2
 
 # %% [markdown]
-# This mistake is hard to see. The results are right, and everything *before* the pair gets
+# This mistake is hard to see: the results are right. Everything *before* the pair gets
 # a wrong gradient, a different one on each rank. Weights that both ranks hold whole, such as norms, drift apart, while the loss
 # keeps falling for some time. Three things show it: the gradients of such weights, compared between the ranks; the number of all-reduces, one too few for each pair; and a
 # comparison with one process.
@@ -287,7 +290,7 @@ assert library == ours
 print(library[0])
 
 # %% [markdown]
-# The same numbers, the same two messages, the same 16 bytes.
+# The same numbers, messages and bytes.
 #
 # **Remember**
 # - Column, then row: no message between the matrices, one all-reduce at the end.
@@ -353,7 +356,7 @@ strips = {"part by part": strip(rows_of), "in one piece": strip(in_half)}
 figures.cells(strips, lined=True)
 
 # %% [markdown]
-# Try both, with one process that plays two ranks. Each rank adds its two heads' part to the output. The sum should be the whole attention.
+# Try both, with one process that plays two ranks. Each adds its two heads' part to the output. The sum should be the whole attention.
 
 # %%
 torch.manual_seed(0)
@@ -387,7 +390,7 @@ assert gaps["part by part"] < 1e-5 and gaps["in one piece"] > 0.5
 # ### How many GPUs can share the heads?
 #
 # LLaMA-2 70B has grouped-query attention: its 64 query heads
-# share 8 heads of keys and values. Up to $t = 8$ each GPU has its own. At $t = 16$ there are not enough:
+# share 8 heads of keys and values. Up to $t = 8$ each of these is on one GPU. At $t = 16$ there are not enough:
 
 # %% tags=["drawing"]
 llama = models.MODELS["llama2-70b"]
@@ -407,8 +410,8 @@ cuts = {f"t = {tp}": [heads_of(rank, tp) for rank in range(tp)] for tp in (4, 8,
 figures.heads_by_gpu(cuts)
 
 # %% [markdown]
-# At $t = 16$ two GPUs hold a *copy* of the same key-value head, each for its 4 query heads. Each copy is computed and stored twice, and their
-# gradients must be summed over the two. (Note 004 divides the layer by 64 heads without this condition.)
+# At $t = 16$ two GPUs hold a *copy* of the same key-value head, each for its 4 query heads. The head is computed and stored twice, and its
+# gradients must be summed over the two. (Note 004 divides the layer by 64 heads without any condition.) And $t = 12$?
 
 # %%
 try:
@@ -434,7 +437,7 @@ show_source(scratch.tensor.ParallelAttention)
 # ## The answer
 #
 # Each GPU takes whole columns of a pair's first matrix, or whole heads, and the matching rows of the second. It computes an eighth of the layer, and one all-reduce per pair
-# and pass, g forward and f backward, makes results and gradients those of one process. Whether eight GPUs are then eight times as fast is the question of the next sitting.
+# and pass, g forward and f backward, makes results and gradients those of one process. Are eight GPUs then eight times as fast? The next sitting asks.
 
 # %% tags=["exercise"]
 import math

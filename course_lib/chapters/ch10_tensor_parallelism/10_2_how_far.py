@@ -7,12 +7,12 @@
 # %% [markdown]
 # # 10 Tensor parallelism: how many GPUs can share a matrix
 #
-# Eight H100s that share every matrix of a GPT layer with hidden size 8192 need 3.73 ms for it, forward and backward, with 4096 tokens. Of these, 1.23 ms are messages.
+# Eight H100s that share every matrix of a GPT layer with hidden size 8192 need 3.73 ms for it in theory, forward and backward, with 4096 tokens. Of these, 1.23 ms are messages.
 # You get a second, equal server. If you cut each matrix into sixteen parts, does the layer take half the time?
 #
 # After this sitting you can
 #
-# - cut what tensor parallelism leaves whole, for the same bytes,
+# - cut what tensor parallelism leaves whole,
 # - cut the embedding and the loss by words,
 # - count a model's messages before it runs, and say how many GPUs can share a matrix on which wire.
 
@@ -62,7 +62,7 @@ faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
 # ## 10.4 What stays whole, and sequence parallelism
 #
 # Between the pairs of section 10.2 lie the norms, the residual additions and dropout. They look at one token and *all* its features. So each rank does all of that work
-# and keeps all of its activations.
+# and keeps all of those activations.
 #
 # Of chapter 4's 34 bytes × sbh for each layer, 10 are not cut: inputs of the two norms (4), inputs of the first matrices (4), dropout masks (2).
 #
@@ -118,7 +118,7 @@ expect(1, both_halves / all_reduce, label="bytes, with / without", yours=ratio)
 # | instead of f | all-gather | reduce-scatter |
 # | instead of g | reduce-scatter | all-gather |
 #
-# In the stepper there are four messages instead of two, each half as large:
+# The stepper has four messages instead of two, each half as large:
 
 # %%
 from course_lib.chapters.ch10_tensor_parallelism import steppers
@@ -310,7 +310,7 @@ figures.lanes({title: rows}, "One layer, t = 8")
 count = predict("10.count", "All-reduces?", yours=None)
 
 # %% [markdown]
-# Theory's count; section 10.9 measures it:
+# By theory (section 10.9 measures it):
 
 # %% tags=["drawing"]
 tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32)
@@ -336,7 +336,7 @@ figures.bars(traffic_bytes, words, "One training step of the tiny GPT")
 # %% [markdown]
 # ## 10.7 How many GPUs can share a matrix?
 #
-# ### By the layer
+# ### One NVLink domain
 #
 # For a layer of $12h^2$ weights a GPU computes $6 \cdot 12h^2 \cdot bs / t$ FLOP, forward and backward (chapter 5). It sends $8bsh(t-1)/t$ numbers of 2 bytes. Divide:
 #
@@ -353,10 +353,10 @@ for name, peak, bandwidth in (
     print(f"{name}: t <= {collectives.layer_tp_reach(8192, peak, bandwidth)}")
 
 # %% [markdown]
-# 17 assumes peak rates and no latency. And *at* the limit half of the time is lost. Move the sliders (the dashed line is
-# note 004's estimate; a deeper part below explains it):
+# 17 assumes peak rates and no latency. And *at* the limit half of the time is lost. Move the sliders (dashed:
+# note 004's estimate, see the deeper part below):
 #
-# 1. H100 and NVLink4: at $t = 16$, is communication shorter than computation? Which term does the formula lack?
+# 1. H100 and NVLink4, as if it joined sixteen: at $t = 16$, is communication shorter than computation? Which term does the formula lack?
 # 2. Take the InfiniBand port. How far does the layer's curve stay above the ridge?
 # 3. Take GPT-2 (`gpt2-124m`). Why is a small model not worth cutting, even on NVLink?
 
@@ -445,11 +445,11 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# The same GPUs are 3.3 times slower. A tensor-parallel group belongs inside one
+# Eight GPUs then take 3.3 times as long. A tensor-parallel group belongs inside one
 # NVLink domain. Llama 3 405B was trained with $t = 8$ inside each server (arXiv:2407.21783, table 4).
 #
-# With eight GPUs in a server, $t \le 8$. That is a property of the box: a GB200 NVL72 joins 72 GPUs by NVLink
-# (nvidia.com/en-us/data-center/gb200-nvl72). But the formula's limit hardly moves. A B200's NVLink is twice as fast as an H100's, but its peak is 2.3 times as high:
+# With eight GPUs in a server, $t \le 8$. That limit is the box's: a GB200 NVL72 joins 72 GPUs by NVLink
+# (nvidia.com/en-us/data-center/gb200-nvl72). The formula's limit hardly moves: a B200's NVLink is twice as fast as an H100's, but its peak is 2.3 times as high:
 
 # %%
 b200 = hardware.accelerator("B200-SXM")
@@ -536,7 +536,7 @@ assert round(its_s[0] / its_s[1], 2) == 1.28
 # %% [markdown]
 # ## 10.9 Demo: the same training, cut
 #
-# Two ranks train the tiny GPT, cut by our own f and g, and by `parallelize_module`. The demo compares with one process, and counts
+# (Section 10.8 is in the deeper notebook.) Two ranks train the tiny GPT, cut by our own f and g, and by `parallelize_module`. The demo compares with one process, and counts
 # messages and stored bytes.
 
 # %%
@@ -603,8 +603,8 @@ figures.loss(
 )
 
 # %% [markdown]
-# Three curves coincide. In a terminal: `course demo tp --ranks 2 --sequence-parallel`. As on a real
-# server: `torchrun --nproc-per-node=8 -m course_lib.demos tp --model 2x512x8`.
+# Three curves coincide. In a terminal: `course demo tp --ranks 2 --sequence-parallel`, or, on a real
+# server, `torchrun --nproc-per-node=8 -m course_lib.demos tp --model 2x512x8`.
 
 # %% [markdown]
 # ## The answer

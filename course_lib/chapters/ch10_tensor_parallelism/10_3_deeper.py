@@ -7,7 +7,7 @@
 # %% [markdown]
 # # 10 Tensor parallelism: multiply while the next tokens arrive
 #
-# A GPT layer with hidden size 8192 takes 3.73 ms on eight H100. During 1.23 ms of these the GPUs wait for messages and compute nothing. How much of that can
+# A GPT layer with hidden size 8192 takes 3.73 ms on eight H100. For 1.23 ms of these the GPUs wait for messages and compute nothing. How much of that can
 # they win back, and does it rescue the second server of section 10.7?
 
 # %%
@@ -51,7 +51,7 @@ show_source(scratch.tensor.gather_and_multiply, scratch.tensor.multiply_and_scat
 
 # %% [markdown]
 # `ring.visits` is the ring of chapter 6. It yields (owner, share) pairs, starting with this rank's own share, and the next transfer is
-# already under way when a share is yielded. After a pair it works in the opposite order: the *sum* for a rank's tokens travels, and each rank adds its part. (This is
+# already under way when a share is yielded. At the end of a pair of matrices it works in the opposite order: the *sum* for a rank's tokens travels, and each rank adds its part. (This is
 # the forward pass. The backward pass of each function is the other one.)
 #
 # **Predict.** Four ranks, 64 tokens of 32 features in fp32. One all-gather sends 6144 bytes from each rank. How many bytes when it is cut into
