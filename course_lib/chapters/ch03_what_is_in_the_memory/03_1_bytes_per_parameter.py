@@ -18,7 +18,7 @@
 # - say why one tool counts 16 bytes per parameter, another 18 and a third 20,
 # - tell GB from GiB before the confusion costs you 7 %.
 #
-# You need chapter 1. Everything here is for one GPU. Chapters 8 to 13 divide the load among several.
+# You need chapter 1. Everything here is for one GPU.
 
 # %%
 from dataclasses import replace
@@ -72,13 +72,13 @@ assert models.MODELS["llama2-70b"].parameters().total == 68_976_648_192
 # 141 GB, reports 143,771 MiB, which is 150.8 GB.)
 
 # %%
+# the model states of GPT-2 1.5B, which section 3.2 adds up
 in_gb, in_gib = (units.format_bytes(24_921_779_200, unit) for unit in ("GB", "GiB"))
 assert round(143_771 * units.MIB / units.GB, 1) == 150.8
 print(in_gb, "=", in_gib)
 
 # %% [markdown]
 # **Remember**
-# - B is $10^9$ and M is $10^6$.
 # - GB is $10^9$ bytes and GiB is $2^{30}$ bytes, 7.4 % more.
 
 # %% [markdown]
@@ -99,19 +99,20 @@ print(in_gb, "=", in_gib)
 # The first three are called the **model states**. They depend only on the number of parameters and on a few choices, so they can be computed
 # exactly. (Note 003 counts gradients and optimizer states among the intermediate results. But they are still there when the batch is gone.)
 #
-# Here is the bill for GPT-2 1.5B with one sequence in a micro-batch, everything in fp32, which takes 4 bytes a number:
+# Here is the bill for GPT-2 1.5B with one sequence of 1024 tokens, everything in fp32, which takes 4 bytes a number (temporary buffers come in section 3.4):
 
 # %%
 gpt2_xl = models.MODELS["gpt2-1.5b"]
 bill = training_memory(gpt2_xl, RECIPES["fp32-16"], micro_batch=1)
 assert bill.model_states_bytes == 24_921_779_200
+assert 24 * units.GIB < bill.model_states_bytes + units.GIB
 figures.consumers(
     bill, title="GPT-2 1.5B, fp32, AdamW, micro-batch 1", capacity_bytes=24 * units.GB
 )
 
 # %% [markdown]
-# The model states alone are 24.92 GB, so no smaller batch makes this training fit on a card of 24 GB. In a published case (huggingface.co/blog/pytorch-fsdp) two such cards could
-# train it only after the model states had been divided between them.
+# Model states and overhead alone are 25.99 GB, too much even if the card's 24 GB are GiB (25.77 GB). So no smaller batch makes this training fit. In a published case (huggingface.co/blog/pytorch-fsdp) two such cards could
+# train it only with the model states divided between them.
 
 # %% [markdown]
 # ### One update, point by point
@@ -135,7 +136,7 @@ show_source(measure.memory_over_time.one_step)
 # %%
 four = scratch.gpt.GPT(layers=4, hidden=64, heads=4, vocab=VOCAB, context=64)
 inputs, labels = Windows(sequence=64).batch(range(4))
-adamw = torch.optim.AdamW(four.parameters(), fused=True)
+adamw = torch.optim.AdamW(four.parameters(), fused=True)  # fused: section 3.3
 
 
 def loss_of_batch():
@@ -177,9 +178,13 @@ figures.memory_over_time(
 # results?
 
 # %%
+<<<<<<< HEAD
 from course_lib.chapters.ch03_what_is_in_the_memory import steppers
 
 steppers.memory_step()
+=======
+steppers.memory_step(samples=4)
+>>>>>>> read_e
 
 # %% [markdown]
 # **Answer.** With `recompute` each layer keeps only its input. In the backward pass the intermediate results are computed again, for one layer at a time.

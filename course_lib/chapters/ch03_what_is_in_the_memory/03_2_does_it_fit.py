@@ -66,6 +66,7 @@ torch.set_num_threads(1)
 small_shape = TransformerShape(
     layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
 )
+# torch's loss and gradients, and AdamW with fused=True
 eager = replace(
     RECIPES["fp32-16"], loss="eager", gradient_life="backward", update="fused"
 )
@@ -78,7 +79,7 @@ figures.bars(sizes, units.format_bytes, title, style.ACTIVATIONS)
 # %% [markdown]
 # | what is kept | times $sbh$ numbers |
 # |---|---|
-# | the inputs of the two norms | 2 |
+# | the inputs of the two norms: `the layer's input` and `the stream` | 2 |
 # | the input of the q-k-v matrix, and q, k and v | 4 |
 # | attention's result | 1 |
 # | the input of the MLP (前馈网络), which is `norm 2's result` | 1 |
@@ -200,7 +201,7 @@ figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 # %% [markdown]
 # ## 3.8 Your own bill
 #
-# The bars show the largest of the four points. Move the sliders and find out:
+# The bars show the largest of the four points. Move the sliders:
 #
 # 1. Which is the largest model whose training fits on 80 GB with AdamW?
 # 2. GPT-2 1.5B, sequences of 1024: from which micro-batch on do the intermediate results outweigh the optimizer?
@@ -237,13 +238,13 @@ assert round(6 * seven / units.GB, 1) == 40.4
 # |---|---|
 # | `torch.cuda.max_memory_allocated()` | tensors |
 # | `torch.cuda.max_memory_reserved()` | all that PyTorch's **caching allocator** (缓存分配器) holds: tensors, and blocks that no tensor uses at the moment |
-# | `nvidia-smi` | that, the CUDA context, and NCCL's buffers |
+# | `nvidia-smi` | the reserved bytes, the CUDA context, NCCL's buffers |
 #
 # The driver is slow to give memory. So the allocator asks it for large segments, cuts blocks out of them, and keeps what is freed for the next tensor. A free block that is a little too small is a gap (**fragmentation**, 显存碎片). For example, a
 # batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind.
 #
 # How large are the gaps? torchtitan publishes the reserved bytes of 16 runs with sequences of one length. Divided by the tensors that this course *predicts*, they are between 1.00 and 1.25, in the
-# median 1.17 (benchmarks/README.md, *measured runs*). So the course plans with **1.15**. This factor is fitted, not measured: it covers the gaps and whatever the formulas miss.
+# median 1.17 (benchmarks/README.md, *measured runs*). Rounded to a twentieth, the course plans with **1.15**. This factor is fitted, not measured: it covers the gaps and whatever the formulas miss.
 #
 # With changing lengths the gaps can be far larger. Reinforcement learning with Qwen2.5 7B reserved at most 127 GiB on one of two GPUs. With the setting
 # `PYTORCH_ALLOC_CONF=expandable_segments:True`, which lets segments grow, it was 97 GiB (nvidia-cosmos/cosmos-rl, pull request 388). So at least 30 GiB were gaps.
@@ -339,7 +340,7 @@ figures.stacked_bars(parts, "Kept for the backward pass", units.format_bytes)
 # **Explain.** 65 %, and not half. In each layer the inputs of the two norms still have 4 bytes a number: $2 \cdot 4 + 14 \cdot 2 = 36$ bytes × $sbh$ in place of 64. The log-probabilities stay in fp32 as well, and the copies of the matrices take
 # 2 bytes per parameter however small the batch is.
 #
-# And the model states? Weights 4, gradients 4, AdamW 8: again **16 bytes per parameter**. The fp32 weights *are* the master copy. So autocast saves intermediate results and time, and no model states. (fp16, which needs a scaled loss, and fp8 are in the deeper sitting.)
+# And the model states? Weights 4, gradients 4, AdamW 8: again **16 bytes per parameter**. The fp32 weights *are* the master copy. So autocast saves intermediate results and time, and no model states. (fp16 and fp8: the deeper sitting.)
 #
 # **Remember**
 # - bf16 with a master copy and autocast both take 16 bytes per parameter.
@@ -383,12 +384,13 @@ expect(
 
 # %% [markdown]
 # **Explain.** 60 %. Intermediate results and logits are halved, from 5.2 MB to 2.6 MB. Weights and AdamW's states, 1.3 MB, are on both ranks in full. So a second
-# GPU helps less the larger the model is beside its batch: LLaMA-2 7B needs 108 GB on every rank. Chapter 8 divides that part as well.
+# GPU helps less the larger the model is beside its batch: LLaMA-2 7B needs 108 GB on every rank. Chapter 8 divides that part.
 
 # %% [markdown]
 # ## The answer
 
 # %%
+# foreach: torch's AdamW as it comes on a GPU
 gpt2, in_fp32 = models.MODELS["gpt2-124m"], replace(eager, update="foreach")
 for micro_batch in (8, 16):
     job = Job(gpt2, in_fp32, Layout(micro_batch=micro_batch), sequence=1024)
@@ -401,7 +403,7 @@ for micro_batch in (8, 16):
 
 # %% [markdown]
 # The fullest point is the **loss**. The other ten gigabytes are 6.5 GB of intermediate results, 3.3 GB of gradients of the logits and 1.07 GB of overhead, while the gradients of the weights are not there yet. With the
-# factor 1.15 for gaps the plan is 14 GB. So 8 sequences fit on 24 GB, and 16 do not.
+# factor 1.15 for gaps the plan is 14 GB. So 8 sequences fit on 24 GB. 16 do not: 22.2 GB would, but with gaps they are 25.4.
 
 # %%
 from course_lib import quiz

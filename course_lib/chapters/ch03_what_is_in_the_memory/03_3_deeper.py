@@ -185,7 +185,7 @@ assert abs(100 * by_name["8-bit"].gap - float(theirs)) < 1
 
 # %% [markdown]
 # The last column says how far from fp32 AdamW's weights each version ends, relative to how far those have moved. With 8 bits it is 3 %. (bitsandbytes 0.50.2 trained the same GPT from the same start, recorded on a CPU: it ends 3.4 % away, and 1.7 % from ours.)
-# Without a master copy small updates are lost, and the weights end up a third off. With linear maps single weights are thrown very far away, and the loss stays above all others.
+# Without a master copy small updates are lost, and the weights end up a third off. With linear maps single weights are thrown very far away, and the loss explodes.
 #
 # You write this optimizer in exercise 3.12. Afterwards compare yours with `show_source(scratch.precision.AdamW8bit)`.
 #
@@ -581,7 +581,7 @@ print(f"{len(predicted_file):,} B of snapshot, {len(trace['traceEvents'])} event
 # ## The answer
 #
 # 8 bits are enough for AdamW's two numbers, if each block of 256 has a scale and the levels come close to zero: 2 bytes per parameter in place of 8, and weights that end 3 % away from those of fp32. 8 bits are enough for matrix products as well, with a scale for each tensor or block: the loss ends
-# 0.3 % higher here. But weights need more: without an fp32 master copy they end a third off.
+# 0.3 % higher here. fp16 trains with a scaled loss, and bf16 without one. But weights need more: without an fp32 master copy they end a third off.
 #
 # **Read on.** Dettmers et al. 2021, *8-bit Optimizers via Block-wise Quantization* (arXiv:2110.02861). Micikevicius et al., *Mixed Precision Training* (arXiv:1710.03740) and *FP8 Formats for Deep Learning* (arXiv:2209.05433).
 

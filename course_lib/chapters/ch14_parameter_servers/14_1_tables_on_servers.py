@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 14 Tables on servers
 #
-# A shop recommends things to a billion customers. Its model has a table with one row of 64 numbers for each of them, in fp32: 256 GB. You train it on 8 GPUs with DDP, and in one update each GPU meets 100,000 customers.
+# A shop recommends things to a billion customers. Its model has a table with one row of 64 numbers for each of them, in fp32: 256 GB. You train it by DDP on 8 GPUs with links of 25 GB/s, and in one update each GPU meets 100,000 customers.
 # The table does not fit, and its gradient takes as much again. Suppose there were room. **How long would the all-reduce take, and how much of what it sends is anything but zeros?**
 #
 # Four questions lead through this chapter: who owns the state, what must travel, whose link is full, and how old may an answer be? By the end of this sitting you can
@@ -80,7 +80,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** 8,615 times. Each GPU sends 448 GB with DDP, and only 0.01 % of its rows are not zero. At 25 GB/s that takes 18 s. The useful part is 52 MB and takes 2 ms:
+# **Explain.** 8,615 times. Each GPU sends 448 GB with DDP, but only 0.01 % of its gradient's rows, and 0.08 % of the sum's, are not zero. That takes 18 s. The useful part is 52 MB and takes 2 ms:
 #
 # $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
 # \underbrace{100{,}000 \cdot 8}_{\text{row numbers}} = 52 \text{ MB}.$$
@@ -129,6 +129,7 @@ def in_step():
 (served_table, from_server), *trainers = launch.run(in_step, ranks=3, stream=False)
 sent = [log["send-recv"].size_bytes for _, log in trainers]
 two_rows = exchanges.RowExchange(rows=2, width=64)
+# what the server sent, less trainer 1's two rows
 received = from_server["send-recv"].size_bytes - two_rows.pulled_bytes
 in_rows = (sent[0] + received) / 256  # a row has 256 bytes
 expect(4, in_rows, within=0.05, label="rows there and back", yours=rows_0)
@@ -330,7 +331,7 @@ figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update"
 # %% [markdown]
 # ## The answer
 #
-# The all-reduce would take **18 s for 448 GB**, of which 99.99 % are zeros. An exchange of the used rows takes 52 MB, **8,615 times less**, and does not depend on the size of the table.
+# The all-reduce would take **18 s for 448 GB**, of which over 99.9 % are zeros. An exchange of the used rows takes 52 MB, **8,615 times less**, and does not depend on the size of the table.
 #
 # **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Naumov et al. 2019, *DLRM* (arXiv:1906.00091).
 

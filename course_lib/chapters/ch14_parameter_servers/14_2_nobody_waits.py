@@ -7,12 +7,12 @@
 # %% [markdown]
 # # 14 Nobody waits
 #
-# Three trainers share a parameter server. Two need 30 ms for an update and the third 120 ms. In step, all take 120 ms. If nobody waits, the fast two make four times as many updates, but the table changes while each of them computes. **How many updates old is a gradient?**
+# Three trainers share a parameter server. Two need 30 ms for an update and the third 120 ms. In step, all take 120 ms. If nobody waits, the fast two make four times as many updates, but the table changes while each of them computes. **How many updates old is a gradient? And where DDP joins the trainers?**
 #
 # By the end of this sitting you can
 #
 # - predict by how many updates a gradient is stale, and say what that does to the learning rate,
-# - say what `torch.distributed`, DDP and RPC (remote procedure calls, chapter 6) are for, and read the order of events in a model that uses all three,
+# - say what `torch.distributed`, DDP and RPC (chapter 6) are for, and read the order of events in a model that uses all three,
 # - say what each method adds up, and where.
 
 # %%
@@ -85,7 +85,7 @@ figures.late_gradients(
 )
 
 # %% [markdown]
-# **Explain.** About 2, as if all were equally fast. Whenever the server applies a gradient, the rows that the two *other* trainers hold become older by one update. So each update, from a fast trainer or a slow one, makes two other gradients staler by one. The average is $n - 1$. (The run has a little less: at the start
+# **Explain.** About 2, as if all were equally fast. Whenever the server applies a gradient, the rows that the two *other* trainers hold become older by one update. So each update, from a fast trainer or a slow one, makes two other gradients staler by one. The average is $n - 1$. (The run has less: at the start
 # no gradient is stale yet, and between push and pull a trainer holds no rows.)
 #
 # But the trainers do not share it equally. While the slow one computes once, each of the others updates four times. So in a long run its gradients are about 8 updates stale, and theirs about 1.25.
@@ -131,11 +131,10 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # | who must call | all ranks of a group, in the same order | all ranks, with the same model | one caller; the callee need not know |
 # | state | the base of everything | in active development | "stable and in maintenance mode", says its documentation |
 #
-# Build no new program on `torch.distributed.rpc`, but old code has to be read. And the idea lives on: reinforcement learning calls its actors through Ray, and in inference one machine computes the prompt and another pulls its keys and values.
+# Build no new program on `torch.distributed.rpc`, but old code has to be read. The idea lives on: reinforcement learning calls its actors through Ray.
 #
 # **Remember**
-# - Collectives need everybody; RPC needs a caller.
-# - RPC is in maintenance mode.
+# - Collectives need everybody; RPC, in maintenance mode, needs a caller.
 
 # %% [markdown]
 # ### Deeper: which backends RPC has
@@ -226,8 +225,8 @@ for event in hybrid.events:
 # 2. It has the loss, and the backward pass begins.
 # 3. When all dense gradients of a bucket are there, DDP starts its all-reduce (section 7.4). Here one bucket holds them all, so the order of note 002 is right: first the dense gradients, then the all-reduce.
 # 4. The gradient of the rows leaves for the server. It does *not* wait for the all-reduce: in several runs it leaves sometimes before the all-reduce has ended, sometimes after.
-# 5. No trainer can update the table before the other has looked up its rows: its backward pass ends with the all-reduce, and the all-reduce needs the other's gradients. So DDP is a barrier here. The first barrier in `update` is for models
-#    in which no collective joins the trainers.
+# 5. DDP is a barrier here: the all-reduce needs the gradients of both trainers, so neither can update the table before the other has looked up its rows. The first barrier in `update` is for models
+#    without a collective.
 # 6. Then come the updates, of the table on the server and of the dense parts on the trainers.
 
 # %%
@@ -268,7 +267,7 @@ assert hybrid.weight_difference < 1e-5
 # %% [markdown]
 # ## The answer
 #
-# With $n$ trainers a gradient is **$n-1$ updates stale** on average, however fast each of them is: 2 for three trainers. The slow trainer's gradients are about 8 updates stale, and the fast ones' about 1.25.
+# With $n$ trainers a gradient is **$n-1$ updates stale** on average, however fast each of them is: 2 for three trainers. The slow trainer's gradients are about 8 updates stale, and the fast ones' about 1.25. Where DDP joins the trainers, they wait for each other in its all-reduce, and no gradient is stale.
 
 # %%
 from course_lib import quiz

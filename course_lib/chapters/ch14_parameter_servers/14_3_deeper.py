@@ -265,7 +265,7 @@ for place, stage in enumerate(kept):
 # %% [markdown]
 # ## Local SGD: where "periodically" is right
 #
-# DDP sums gradients in *every* update, or the replicas would drift apart. (Note 000 says "periodically".) One method does communicate periodically, but it adds up no gradients: **local SGD** (本地随机梯度下降). Each rank updates alone, and every $H$ updates the ranks average their *weights*:
+# DDP averages gradients in *every* update, or the replicas would drift apart. (Note 000 says "periodically".) One method does communicate periodically, but not gradients: **local SGD** (本地随机梯度下降). Each rank updates alone, and every $H$ updates the ranks average their *weights*:
 
 # %%
 show_source(scratch.data_parallel.LocalSGD.step)
@@ -329,7 +329,7 @@ figures.lines(
 # is `course demo local_sgd --ranks 2`.
 #
 # **Remember**
-# - DDP sums gradients in every update. Local SGD averages weights every $H$ updates, at $1/H$ of the bytes.
+# - DDP averages gradients in every update. Local SGD averages weights every $H$ updates, at $1/H$ of the bytes.
 
 # %% [markdown]
 # ## 14.5 GeePS: swapping behind the computation
@@ -405,7 +405,7 @@ figures.lanes(
 #
 # $$\frac{2P}{B} \le \frac{2PT}{F}, \qquad \text{that is}\quad T \ge \frac{F}{B}.$$
 #
-# $P$ cancels: it does not matter how large the layer is. For 150 TFLOP/s and PCIe 4:
+# $P$ cancels: it does not matter how large the layer is. For 150 TFLOP/s and PCIe 4, 31.5 GB/s:
 
 # %% tags=["drawing"]
 enough = 150e12 / PCIE4.bytes_per_s
