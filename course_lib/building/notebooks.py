@@ -26,7 +26,7 @@ _PLACEHOLDER = re.compile(
 _OUR_TAGS = {"exercise", "drawing"}
 # The first line of a folded cell, which JupyterLab still shows.
 FOLD = "# Run this first: imports for the cells below"
-_FIRST_LINE = {
+FIRST_LINE = {
     "imports": FOLD,
     "drawing": "# Draws what is below",
     "answer": "# Compares with your prediction: run this, and unfold it afterwards",
@@ -198,7 +198,7 @@ def _folded(cell: Cell) -> Cell:
     if not (what := folds(cell)):
         return cell
     metadata = {**cell.metadata, "jupyter": {"source_hidden": True}}
-    return replace(cell, source=f"{_FIRST_LINE[what]}\n{cell.source}", metadata=metadata)
+    return replace(cell, source=f"{FIRST_LINE[what]}\n{cell.source}", metadata=metadata)
 
 
 def _title_cell(chapter: Chapter, folder: str) -> Cell:

@@ -130,7 +130,8 @@ UNSAVED = ".lm-TabBar-tab.lm-mod-current.jp-mod-dirty"
 def test_widgets_are_saved_and_imports_are_folded(lab, browser):
     page = opened(lab, browser, FIRST)
     assert page.locator(UNSAVED).count() == 0, "nothing was done yet"
-    assert page.locator(".jp-InputPlaceholder:visible").all_inner_texts() == [FOLD]
+    folded = page.locator(".jp-InputPlaceholder:visible").all_inner_texts()
+    assert folded == [FOLD, FIRST_LINE["answer"]]
     code = page.locator(".jp-RenderedMarkdown pre")
     assert code.evaluate_all(_WRAPPED) == [False], "a comment stands on two lines"
     # The first thing to click works without a click on the folded imports.

@@ -303,7 +303,7 @@ def test_progress_shows_what_is_done(call, capsys):
     check("1.1", [961, 974])
     capsys.readouterr()
     out, title = call("progress"), find("1.1").title
-    assert f": 1 of 8 exercises passed\n[pass] 1.1   debug     {title}  (2 tries)\n[todo] " in out
+    assert f": 1 of 9 exercises passed\n[pass] 1.1   debug     {title}  (2 tries)\n[todo] " in out
     assert "\n1 of " in out and ", next: 1.2 " in out and str(progress.path()) in out
     rows = {row["id"]: row for row in json.loads(call("progress --json"))["exercises"]}
     assert rows["1.1"]["status"] == "pass" and rows["1.1"]["attempts"] == 2

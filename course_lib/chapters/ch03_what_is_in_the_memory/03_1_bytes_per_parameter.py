@@ -178,13 +178,9 @@ figures.memory_over_time(
 # results?
 
 # %%
-<<<<<<< HEAD
 from course_lib.chapters.ch03_what_is_in_the_memory import steppers
 
-steppers.memory_step()
-=======
 steppers.memory_step(samples=4)
->>>>>>> read_e
 
 # %% [markdown]
 # **Answer.** With `recompute` each layer keeps only its input. In the backward pass the intermediate results are computed again, for one layer at a time.

@@ -372,7 +372,7 @@ from course_lib.theory.pipelines.bubble import PassTimes
 # %% [markdown] tags=["exercise"]
 # ### 11.5 Debug: whose counters?
 #
-# Note 003 attaches the definitions of parallelism to the wrong families. Counters cannot do that. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
+# (published mistake, note 003) The note attaches the definitions of parallelism to the wrong families. Counters cannot do that. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
 # each with one of the families of section 11.1, and 16 sequences of 4096 tokens in an update. The second GPU of each:
 #
 # | | weights on it | sent in an update | waits for its turn |
