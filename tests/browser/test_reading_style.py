@@ -9,7 +9,7 @@ import pytest
 import real_lab
 from accessibility import OURS, faults_in_both_themes
 
-from course_lib.building.notebooks import FOLD
+from course_lib.building.notebooks import FIRST_LINE, FOLD
 
 pytestmark = pytest.mark.timeout(1200)  # beside much else
 REPOSITORY = Path(__file__).parents[2]

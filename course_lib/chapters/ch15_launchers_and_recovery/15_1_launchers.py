@@ -488,7 +488,7 @@ check("15.6", options)
 # %% [markdown] tags=["exercise"]
 # ### 15.9 Debug: true or false?
 #
-# Some of these are mistakes from notes 000 and 004. True or false?
+# (published mistakes from notes 000 and 004, among right sentences) True or false?
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2

@@ -618,7 +618,7 @@ check("16.5", pod)
 # %% [markdown] tags=["exercise"]
 # ### 16.9 Debug: true or false?
 #
-# Some of these are mistakes from notes 000 and 004 and from blogs. True or false?
+# (published mistakes from notes 000 and 004, and from blogs, among right sentences) True or false?
 
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
