@@ -265,6 +265,6 @@ class Overview:
 def route_rows() -> list[tuple[str, str, str, str]]:
     """Name, aim, number of sittings and hours of each route."""
     return [
-        (f"`{each.name}`", each.about, str(len(each.sittings())), f"{each.hours:.1f}")
+        (f"`{each.name}`", each.about, str(len(each.sittings())), f"{each.hours:.2g}")
         for each in ROUTES.values()
     ]

@@ -92,7 +92,7 @@ def test_checks_are_told_by_word_icon_and_edge(page):
         assert card.inner_text().startswith(f"{icon} {word} 1.1")
         edges.add(card.evaluate("one => getComputedStyle(one).borderLeftColor"))
     assert len(edges) == 3
-    assert "of 8 done in this chapter, next: " in card.inner_text()
+    assert "of 9 done in this chapter, next: " in card.inner_text()
 
 
 def test_the_quiz_is_answered_by_keys(page):

@@ -38,7 +38,7 @@ from course_lib import doctor, expect, launch, outline, predict
 from course_lib.chapters.ch00_start_here import figures
 from course_lib.checking.report import in_brief
 from course_lib.mine import PARTS
-from course_lib.sittings import ROUTES
+from course_lib.sittings import Overview
 
 
 # %%
@@ -147,12 +147,11 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # | 17 | [Capstone](17) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit, a report |
 #
 # There are four routes. In a terminal, `course progress --route thread` chooses one, and `course progress`
-# shows how far you are. The hours include exercises:
+# shows how far you are. Each sitting below has its minutes without exercises; the hours of a route include them:
 
 # %%
-for route in ROUTES.values():
-    print(f"{route.name:<11}{route.hours:5.1f} hours: {route.about}")
 print(in_brief())
+Overview()
 
 # %% [markdown]
 # The exercises are in the folder `exercises/`. You calculate, predict, find mistakes in code and in published claims,
