@@ -39,8 +39,8 @@ bloom_share = predict("17.bloom", "Percent of the peak?", yours=None, unit="%")
 # %% [markdown]
 # ## 17.1 Four families, one model
 #
-# Begin with a claim that you can audit by running it. The four families of parallelism cut the batch (data), the stack of layers (pipeline), each matrix (tensor), or the set of experts. In all
-# of them, one reads, you only move **opaque bits** (不透明的位) from A to B, like a network switch that forwards packets and knows nothing of what is in them.
+# Begin with a claim that you can simply run. The four families of parallelism cut the batch (data), the stack of layers (pipeline), each matrix (tensor), or the set of experts. All of
+# them, says note 003, only move **opaque bits** (不透明的位) from A to B, like a network switch that forwards packets and knows nothing of what is in them.
 
 # %%
 figures.families()
@@ -78,8 +78,8 @@ figures.families({family: size for family, (_, _, size) in first.items()})
 
 # %% [markdown]
 # **Explain.** Two. A pipeline passes activations on, and experts receive tokens and send them back: here the network need not understand anything. Data and tensor parallelism need a *sum*. To
-# add, one must know where a number ends and that it is fp32. Added byte by byte, without a carry to the next byte, the result is noise, and no error is raised. So a switch that adds in transit,
-# such as NVLink SHARP, needs the type. FSDP does one of each: its all-gather passes bytes on, its reduce-scatter adds. (Note 003 quotes the claim for all four families.)
+# add, one must know where a number ends and that it is fp32. Added byte by byte, without a carry to the next byte, the result is noise, without an error message. So a switch that adds in transit,
+# such as NVLink SHARP, needs the type. FSDP does one of each: its all-gather passes bytes on, its reduce-scatter adds.
 #
 # **Remember**
 # - Two families pass bytes on, two add numbers. Only the first two are opaque to the network.
@@ -108,8 +108,8 @@ show_source(opaque.opaque, opaque.tensor, opaque.pipeline)
 # | no, or unknown | yes | right number, other terms |
 # | no, or unknown | no | wrong |
 #
-# Take a pipeline of 80 stages with one layer each. Under 1F1B the first stage holds 80 micro-batches of one layer, which is once the activations of the whole model (section 11.3). Note 004
-# says "160 times":
+# Note 004 plans LLaMA-2 70B on 2048 RTX 4090: pipelines of 80 stages with one layer each. The first stage, it says, keeps $2 \cdot 80 = 160$ times the activations. Under 1F1B
+# it holds 80 micro-batches of one layer, as much as the whole model's activations once (section 11.3):
 
 # %%
 said = Claim(
@@ -123,9 +123,9 @@ print(said.explain())
 assert said.verdict == VERDICTS[True, False]
 
 # %% [markdown]
-# Most reviewers leave out the second number. It separates mistakes in the arithmetic from mistakes in the assumptions, and an author corrects them in different ways.
+# Never leave out the second number: it separates mistakes in the arithmetic from mistakes in the assumptions, and an author corrects them in different ways.
 #
-# Section 13.8 goes through this plan for 2048 cards. Here it is as eleven claims. Nine of them say how they were computed.
+# Here is the whole plan (section 13.8) as eleven claims. Nine of them say how they were computed.
 #
 # **Predict.** In how many of the nine is the arithmetic wrong?
 
@@ -142,21 +142,21 @@ expect(0, len(wrong_sums), label="wrong sums", yours=slips)
 figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 
 # %% [markdown]
-# **Explain.** None. Each row is one claim, and the line in the middle is the published value. A hollow square on that line: the arithmetic is right. A filled one as well: the claim itself is
-# right.
+# **Explain.** None. In each row, the line in the middle is the published value. A hollow square on that line: the arithmetic is right. A filled one as well: the claim itself is right.
 #
-# All nine sums are correct, and six of the nine still mislead, by factors from 1.7 to more than 200. What they assume is wrong: the schedule, the peak, and which GPUs exchange gradients. Take
-# "80 micro-batches fill 80 stages": with $m = p$ nearly half of all slots are bubble, $\frac{p-1}{m+p-1} = \frac{79}{159}$. Or "such a batch is fairly large": in tokens it is 67 million, 16
-# times LLaMA-2's own.
+# All nine sums are correct, and six of the nine still mislead, by factors from 1.7 to more than 200. What they assume is wrong: the schedule, the peak, and which GPUs exchange gradients.
+#
+# The two claims without a sum are wrong. "80 micro-batches fill 80 stages": with $m = p$ nearly half of all slots are bubble, $\frac{p-1}{m+p-1} = \frac{79}{159}$. "Such a batch is fairly
+# large": in tokens it is 67 million, 16 times LLaMA-2's own.
 #
 # **Remember**
 # - Said, on its own terms, found: the verdict follows from three numbers.
-# - Right sums on wrong assumptions are the most common mistake, and the hardest to see.
+# - Right sums on wrong assumptions are the hardest mistakes to see.
 
 # %% [markdown]
 # ## 17.5 Audit D: BLOOM
 #
-# The report gives parameters, tokens and GPU-hours. Chapter 5 needs no more:
+# (Audits B and C are in the deeper part.) BLOOM's report gives parameters, tokens and GPU-hours. Chapter 5 needs no more:
 
 # %%
 bloom = claimed.BLOOM
@@ -168,10 +168,10 @@ print(f"6ND = {bloom.flop / 1e23:.2f} · 10^23 FLOP")
 print(f"{bloom.flop_per_s / 1e12:.1f} TFLOP/s on each GPU")
 
 # %% [markdown]
-# 99 TFLOP/s, 32 % of the peak. The report says 156 in the fastest configuration, "half of the peak". The public log of the training says 149 (18 March 2022: 105.22 s for an update of 2048
+# 99 TFLOP/s, 32 % of the peak. The report says 156 for the fastest configuration, "half of the peak". The public log of the training says 149 (18 March 2022: 105.22 s for an update of 2048
 # sequences on 384 GPUs). That makes three numbers for one training. Which is right?
 #
-# Begin with the log, because you can recompute it to its last digit:
+# Begin with the log. It can be recomputed to its last digit:
 
 # %%
 step = claimed.BLOOM_STEP
@@ -180,7 +180,7 @@ logged = budget.achieved_flop_per_s(by_megatron, 105.22, gpus=384) / 1e12
 expect(logged, 149.02, within=1e-4, label="TFLOP/s in the log")
 
 # %% [markdown]
-# It is Megatron's formula with the factor 96. This counts the forward pass *twice*, because BLOOM recomputed all activations. So 149 and 156 are hardware FLOP, and half of the peak is HFU
+# This is Megatron's formula with the factor 96, which counts the forward pass *twice*, because BLOOM recomputed all activations. So 149 and 156 are hardware FLOP, and half of the peak is HFU
 # (section 5.5). That leaves two gaps: from HFU to MFU, and from one step to the whole training.
 #
 # **Predict.** If all updates had taken 105.22 s, what percentage of the GPU-hours would they have used? Failures, restarts, evaluations and smaller batches at the beginning took the rest.
@@ -197,13 +197,13 @@ assert abs(bloom_audit.hfu * bloom_audit.useful * bloom_audit.kept - bloom.mfu) 
 figures.paid_time(bloom_audit)
 
 # %% [markdown]
-# **Explain.** 90 %, and $0.478 \cdot 0.737 \cdot 0.904 = 0.318$. All three numbers are right, and each answers another question:
+# **Explain.** 90 %, and $0.478 \cdot 0.737 \cdot 0.904 = 0.318$. So all three rates are right: 149 and 156 count all arithmetic of a step, 99 the useful part over all hours. What was lost:
 #
 # - The grey band is speed that the hardware did not reach during a step. Better kernels, another layout or a faster network make it thinner.
 # - The yellow band is arithmetic that 6ND does not count. More memory makes it thinner, because less is recomputed.
 # - The hatched column is hours without such steps. Checkpoints, restarts and spare nodes make it narrower (chapter 15).
 #
-# Ninety percent over almost four months is good: one or two GPUs failed per week. Here is the MFU of other whole training runs:
+# Ninety percent over almost four months is good: one or two GPUs failed per week, by the report. Here is the MFU of other whole training runs:
 
 # %% tags=["drawing"]
 runs = {
@@ -232,8 +232,8 @@ figures.audited(claimed.bloom(), "What is said of BLOOM's training")
 # %% [markdown]
 # ## 17.6 Economics: training and generating
 #
-# Now the second claim of the opening: an RTX 4090 costs about a sixth of an H100 per hour and has a sixth of its peak, so a token costs the same. The claim does not say whether a token of
-# *training* is meant, or one that the model *generates*.
+# Now the second claim of the opening: an RTX 4090 costs about a sixth of an H100 per hour and has a sixth of its peak, so a token costs the same. Does it mean a token of
+# *training*, or one that the model *generates*?
 #
 # Take LLaMA-2 70B on eight cards, cut by tensor parallelism. In training, for a sequence of 4096 tokens, each 4090 sends 37.6 GB. That takes 1.19 s over PCIe, beside 1.28 s of computing at the peak.
 # Nothing hides these sums, so the cards wait half of the time:
@@ -304,7 +304,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# One more token for 128 sequences takes only 60 % longer than for a single one. How many sequences fit? Each keeps the keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB
+# One more token for 128 sequences takes only 60 % longer than for one. But each sequence keeps the keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB
 # per token for this model, 1.3 GB for 4096 tokens. So the *size* of the memory matters as much as its bandwidth. 731 sequences fit on eight H200, and 34 on eight 4090.
 #
 # Prices change every month. The course has a few examples, with date and source:
@@ -367,11 +367,10 @@ panels.token_cost()
 # %% [markdown]
 # ## The answer
 #
-# Recompute it twice: on its own terms, and on the right ones. "Half of the peak" is true for the hardware during a step of BLOOM, 47.8 %. But only 73.7 % of that arithmetic is useful, and only 90 % of
-# the hours were kept, so the whole training used 31.8 % of the peak. Was that good? LLaMA 65B, on the same chip, reached half as much again, with much less recomputation. For a first run of this size
-# on a public machine it is respectable. And a token costs the same on both cards in training at the same MFU, but not when it is generated.
+# Recompute it twice, on its own terms and on the right ones; or run it, as in section 17.1. "Half of the peak" is true for the hardware during a step of BLOOM, 47.8 %. But only 73.7 % of that arithmetic is useful, and only 90 % of
+# the hours were kept, so the whole training used 31.8 % of the peak. Was that good? LLaMA 65B, on the same chip, reached half as much again, with much less recomputation. And a token costs the same on H100 and 4090 in training at the same MFU, but not when it is generated.
 #
-# Now audit a run yourself. Exercise 17.12 builds the audit as a function, and with it exercise 17.13 asks for a current claim that you choose.
+# Now audit a run yourself. Exercise 17.12 builds the audit as a function; in exercise 17.13 you judge a current claim with it.
 
 # %% tags=["exercise"]
 from course_lib import check, hint, solution
