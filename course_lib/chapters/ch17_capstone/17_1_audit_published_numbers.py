@@ -232,7 +232,7 @@ figures.audited(claimed.bloom(), "What is said of BLOOM's training")
 # %% [markdown]
 # ## 17.6 Economics: training and generating
 #
-# Now the second claim of the opening: an RTX 4090 costs about a sixth of an H100 per hour and has a sixth of its peak, so a token costs the same. Does it mean a token of
+# Now the opening's second claim: an RTX 4090 costs about a sixth of an H100 per hour and has a sixth of its peak, so a token costs the same. Does it mean a token of
 # *training*, or one that the model *generates*?
 #
 # Take LLaMA-2 70B on eight cards, cut by tensor parallelism. In training, for a sequence of 4096 tokens, each 4090 sends 37.6 GB. That takes 1.19 s over PCIe, beside 1.28 s of computing at the peak.

@@ -8,7 +8,7 @@
 # # 17 Plan, build it small, report
 #
 # LLaMA-2 70B was trained on 2 trillion tokens (arXiv:2307.09288, section 2). You get 64 nodes of 8 H100. At their peak they would need 19 days. The fastest layout that the planner knows needs 42 days, if its
-# messages hide as well as they can. At 2 USD an hour, a day costs 25,000 USD. **Which plan would you sign, and what can eight processes on your machine prove about it?**
+# messages hide as well as they can. At 2 USD per GPU-hour, a day costs 25,000 USD. **Which plan would you sign, and what can eight processes on your machine prove about it?**
 #
 # By the end of this sitting you can
 #
@@ -33,8 +33,7 @@ launch.warm_up()
 # ## 17.7 Plan 70B
 #
 # Make a plan that others can judge: 2 trillion tokens, 4 million of them in an update, on 512 H100. First the scale: $6ND = 6 \cdot 69 \cdot 10^9 \cdot 2 \cdot 10^{12} = 8.3 \cdot 10^{23}$
-# FLOP. 512 H100 have $5.1 \cdot 10^{17}$ FLOP/s at their peak, so 19 days at least. The steps of the fastest layout take 42 days, if its messages hide as well as they can. It has ZeRO-2, which exchanges gradients
-# with each of 16 micro-batches.
+# FLOP, and 512 H100 have $5.1 \cdot 10^{17}$ FLOP/s at their peak: hence the 19 days. The fastest layout, the one with 42, has ZeRO-2, which exchanges gradients with each of 16 micro-batches.
 #
 # **Predict.** Suppose that only half of dp's messages hide, and none of cp's. How many days do the steps of the same layout take?
 
@@ -67,7 +66,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** 47 days, 11 % more than promised. Nobody knows before the first run how much really hides. So rank by the worst-case *regret*: how far each layout falls behind the best one under the assumptions that suit
+# **Explain.** 47 days, 11 % more than promised. How much really hides, nobody knows before the first run. So rank by the worst-case *regret*: how far each layout falls behind the best one under the assumptions that suit
 # it least (section 13.4).
 
 # %%
@@ -78,8 +77,8 @@ assert 0.07 < fastest.regret < 0.10 and sturdiest.regret < 0.01
 # %% [markdown]
 # The sturdiest layout takes 42.8 days at best and 43.4 at worst. Its gradients are exchanged once in an update (ZeRO-1), so little depends on what hides.
 #
-# **From steps to the calendar.** All these are days of steps. Section 17.5 has a third factor, the hours that are kept. Failures, restarts and evaluations took a tenth of BLOOM's hours, and they will take some of yours.
-# A plan that promises a date divides by it:
+# **From steps to the calendar.** All these are days of steps. Failures, restarts and evaluations took a tenth of BLOOM's hours (section 17.5), and they will take some of yours.
+# A plan that promises a date divides by the share of hours that is kept:
 
 # %%
 kept = claimed.RunAudit(claimed.BLOOM, claimed.BLOOM_STEP).kept  # 0.90
@@ -89,7 +88,7 @@ for name, dates in {"fastest": days, "sturdiest": sturdy_days}.items():
 assert [round(size / kept) for size in days + sturdy_days] == [47, 52, 47, 48]
 
 # %% [markdown]
-# Before you sign, look at the memory of each of the four stages:
+# Before you sign, look at the memory of each of its four stages:
 
 # %%
 sturdy_job = found.question.job(sturdiest.option.layout)
@@ -100,7 +99,7 @@ figures.consumer_bars(
 )
 
 # %% [markdown]
-# 68.8 of 80.8 GB. The fastest layout needs all 80.8 GB: if one library wanted 5 GB more, it would fail in its first minute.
+# At most 68.8 of 80.8 GB. The fastest layout needs all 80.8: with a library that wants 5 GB more, it would fail in the first minute.
 #
 # ### Choose and defend
 #
@@ -151,7 +150,7 @@ except ValueError as refusal:
 # | that training equals one process | the peak of the memory |
 # | that the formulas take each degree into account | kernels, links, failures |
 #
-# `step_traffic` predicts the left column, for small and large models alike. By that function, rank 0 sends this in one update of your plan, or of the sturdiest one:
+# `step_traffic` predicts the left column, for small and large models alike. By it, rank 0 sends this in one update of your plan, or of the sturdiest one:
 
 # %% tags=["drawing"]
 handed = step_traffic.step_traffic(job, 0).bytes_by_axis
@@ -163,7 +162,7 @@ figures.bars(handed, told, "What rank 0 sends in one update")
 # In the sturdiest plan tp's 108 GB stay inside a node, and every layer waits for them. dp sends 34 GB over the network, once in an update. The fastest plan reduces gradients after each of 16 micro-batches,
 # so its dp sends several times as much. A defence has to say so.
 #
-# The small model can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
+# In the small model you can count. Its command is made from a `Job` as well, and starts the course's own program:
 
 # %%
 tiny = TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=128, context=32)
@@ -208,8 +207,8 @@ title = "70B by theory, the small model counted"
 figures.bars(handed, units.format_bytes, title, tens=True)
 
 # %% [markdown]
-# **Explain.** The axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. With your own parts, rank 0's messages came out of your mesh, your pair of cut matrices, your
-# pipeline and your ring. `keep_run` keeps all of it for the report.
+# **Explain.** The axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. If you built these parts, rank 0's messages came out of your own mesh, pair of cut matrices,
+# pipeline and ring. `keep_run` keeps all of it for the report.
 #
 # Now the time. At best, eight ranks share the work among the cores:
 
@@ -230,7 +229,7 @@ told = {name: units.format_duration(time_s) for name, time_s in times.items()}
 figures.bars(times, told, "One update", style.COMPUTING)
 
 # %% [markdown]
-# **Explain.** No formula of chapter 13 has this gap, so explain it yourself. How many calls does an update make, and how many milliseconds does that leave for each? How long does a message of 8 KB take on this machine (you measured
+# **Explain.** No formula of chapter 13 predicts this gap, so explain it yourself. How many calls does an update make, and how many milliseconds does that leave for each? How long does a message of 8 KB take on this machine (you measured
 # $\alpha$ in chapter 6)? How many processes share a core? Write one line into `report/defence.md`, below "Gaps", that starts with `17.time:`. The report asks for such a line wherever theory and measurement are more than 10 % apart.
 #
 # **Remember**
@@ -254,7 +253,7 @@ figures.bars(times, told, "One update", style.COMPUTING)
 # | Who runs it? | the name of an engine | the engine and its schedule, and which engine refuses |
 # | How would you know? | "profile it" | a number, its limit, and what you do beyond the limit |
 #
-# Here is a specimen for another cluster, the fastest layout on 512 H200. Which of its five sentences does not deserve 5 points?
+# Here is a specimen for another cluster, the fastest layout on 512 H200. Give points to its five sentences before you read on:
 #
 # > 1. It fits with 17 GB to spare: 116.7 of 134.0 GB, of which 109 are the activations of two sequences.
 # > 2. It rests on ZeRO-3's gathers: 40 days of steps if they hide, 46 if half of them do not.
@@ -262,7 +261,7 @@ figures.bars(times, told, "One update", style.COMPUTING)
 # > 4. torchtitan and Megatron-LM run it, with no pipeline and so no schedule; DeepSpeed refuses it.
 # > 5. In the first hour we profile the step and look for problems.
 #
-# The fifth: "profile" is no number. Better: *one update should take 7.2 s. Above 7.5 s the layout of sentence 3 is faster even if half of its messages show, and we switch.*
+# Only the fifth does not deserve 5: "profile" is no number. Better: *one update should take 7.2 s. Above 7.5 s the layout of sentence 3 is faster even if half of its messages show, and we switch.*
 
 # %% [markdown]
 # **Predict.** You have predicted many numbers in this course. What is the median factor by which your guesses were off? (Those for which a factor makes sense.)
@@ -285,7 +284,7 @@ reporting.report()
 # The top of the page shows what can be checked: does the plan fit, does an engine run it, are the bytes equal, has each gap a cause? An honest "no" is worth more than an empty page.
 #
 # Then look at the picture of your predictions. Squares left of the line are guesses that were too low, and the tall vertical mark is the median of a topic. Is there a topic whose squares are mostly on one side? Correct your next estimate in
-# that direction. Run the report again in a month with new predictions; the first numbers stay.
+# that direction. Run the report again in a month with new predictions; it keeps the first ones.
 #
 # **Remember**
 # - A report has prediction, data and gap: without one of them it cannot be judged.
@@ -318,7 +317,7 @@ quiz("17")
 # [ ] 17 %
 # Why: 1 / 0.8: time saved and throughput gained are different numbers.
 #
-# Two kernels want the whole processor. One has weight 9 and 10 ms of work, the other has weight 1 and 1 ms. When has the small one ended?
+# (Section 17.4) Two kernels want the whole processor. One has weight 9 and 10 ms of work, the other has weight 1 and 1 ms. When has the small one ended?
 # [ ] after 1 ms
 # [ ] after 2 ms
 # [x] after 10 ms
