@@ -30,9 +30,9 @@ from course_lib.theory import planner, units
 # %% [markdown]
 # ## 17.3 Audit B: GPT-2 at 128 tokens
 #
-# Section 9.7 took this experiment apart: GPT-2 on two cards of 24 GB. FSDP trains with 15 samples where DDP manages 7, and it trains the XL model, where DDP fails. The command in the article that note 002 quotes says `--block_size 12`.
+# Section 9.7 took this experiment apart: GPT-2 on two cards of 24 GB. FSDP trains Large with 15 samples where DDP manages 7, and it trains XL, where DDP fails. The command in the article that note 002 quotes says `--block_size 12`: 12 tokens in a sample.
 #
-# **Predict.** The article gives six results: four batches of Large, XL's failure under DDP, and XL's batch under FULL_SHARD. How many of the six does the theory confirm *on the article's own terms*, with 12 tokens in a sample?
+# **Predict.** The article gives six results: four batches of Large, XL's failure under DDP, and XL's batch under FULL_SHARD. How many of the six does the theory confirm *on the article's own terms*, with these 12 tokens?
 
 # %%
 confirmed = predict("17.gpt2", "Of six results?", yours=None)
@@ -53,7 +53,7 @@ figures.audited(gpt2_audit, "GPT-2 on two cards of 24 GB")
 # except one (15 samples where the table says 11). That is the third verdict, *right number, other terms*: the measurement is sound and its description is not. A reader who repeats the printed command gets another result, and doubts
 # the wrong thing.
 #
-# The first line is of another kind. "762 million" is the paper's number for Large; the published model has 774 million. The gap of 1.6 % does not matter for a batch. It does matter if you compare parameter counts to check a download.
+# The figure's first line is of another kind. "762 million" is the paper's number for Large; the published model has 774 million. The gap of 1.6 % does not matter for a batch, but it does if you check a download by its parameters.
 #
 # And the claim that people remember, **"DDP can't train XL, FSDP can"**, is right. But it is a statement about a *card*. On which cards does it stop being true?
 #
@@ -82,8 +82,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** DDP needs 16 bytes per parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. So behind a "cannot" there is a limit, and here it is less than
-# one generation of cards away. The *order* of the four curves holds on every card, and that is the part of the claim to keep.
+# **Explain.** DDP needs 16 bytes per parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, from 36 GB on it trains; the article's card has 25.4 GB (23.65 GiB). The *order* of the four curves holds on every card, and that is the part of the claim to keep.
 #
 # **Remember**
 # - Right number, other terms: trust the measurement, not its caption.
@@ -123,7 +122,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens per GPU all messages hide behind the computing, on 8 GPUs as on 512. With 512 tokens a GPU computes for only 36 ms, too short to hide FSDP's extra
+# **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens per GPU nearly all messages hide behind the computing, on 8 GPUs as on 512. With 512 tokens a GPU computes for only 36 ms, too short to hide FSDP's extra
 # 50 % of traffic. Besides, each message passes a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition, tokens per GPU, the same one that decides DDP's own speed (section 7.4).
 #
 # Now the scaling. The paper measured it (its section 5.4): GPT-3 175B is as fast per GPU on 512 GPUs as on 128. T5 11B lost 7 % between 8 and 512.
@@ -140,7 +139,7 @@ figures.audited(fsdp_audit, "What is said of the speed of FSDP and YaFSDP")
 # The third line is about YaFSDP. 26.6 % less *time* is 36 % more *throughput* (section 9.8). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask which price was
 # assumed.
 #
-# One more claim is the most interesting: 175B on 128 GPUs, where all messages hide behind computing. If that were free, the theory would expect 212 TFLOP/s on each with one sequence. It takes a price for hiding, and expects 185:
+# One more number is the most interesting: the paper's "more than 173" TFLOP/s, for 175B on 128 GPUs with one sequence on each. Nearly all messages hide there. If hiding were free, the theory would expect 212. It takes a price for hiding, and expects 185:
 
 # %%
 wide = claimed.Weak(models.MODELS["gpt3-175b"], 128, 2048, 2048)
@@ -157,7 +156,7 @@ told = {name: f"{rate:.0f} TFLOP/s" for name, rate in reached.items()}
 figures.bars(reached, told, "GPT-3 175B on 128 A100, one GPU", style.COMPUTING)
 
 # %% [markdown]
-# The paper has "more than 173" with one sequence, and with two 186, where the theory expects 198. Without a price it would be too fast by more than a fifth. So what does a message cost even when it is completely hidden?
+# With two sequences the paper has 186, and the theory expects 198. Without a price it would be too fast by more than a fifth. So what does a message cost even when it is completely hidden?
 #
 # ### Hidden is not free
 #
@@ -190,7 +189,7 @@ figures.shared_rates({"both at once": overlapped})
 #
 # ### The same on your computer
 #
-# This model is not special to GPUs. Any scheduler that shares by weight obeys it, and your computer has one. Linux gives a process the weight 1024, but only 110 if it was started with `nice -n 10`, which means: let others go first.
+# This model is not special to GPUs. Any scheduler that shares by weight obeys it, and your computer has one. Linux gives a process the weight 1024, but only 110 (`kernel/sched/core.c`) if it was started with `nice -n 10`: let others go first.
 #
 # **Predict.** Two processes share one core. The polite one, nice 10, needs 50 ms of the core; the other needs 600 ms. By what factor is the polite process slowed down?
 
@@ -217,12 +216,12 @@ expect(slowdown, slower[1], within=None, label="slowdown", yours=politeness)
 # **Explain.** $1 + 1024/110 = 10.3$. While both run, the polite process gets $110/1134$ of the core. The other one hardly notices: its 600 ms become 650. (The clock of this measurement counts only the time that the core gave to one of the two, so other programs on
 # your computer do not disturb it.)
 #
-# Keep that asymmetry in mind. *A short task with a small weight waits for a long one as if it were long itself.*
+# *A short task with a small weight waits for a long one as if it were long itself.*
 #
 # ### The give-way effect
 #
 # The authors of YaFSDP saw this in their profiles and called it the give-way effect (Khrushchev, *YaFSDP*, Medium, June 2024; note 001 quotes it). Before each reduce-scatter, FSDP1 copies the gradients into one buffer and divides them. That takes a few
-# milliseconds of small kernels, in the stream of the messages. They run beside the matrix products, whose thousands of blocks queue for the SMs, and get few of them.
+# milliseconds of small kernels, in the stream of the messages. Beside them run the matrix products, whose thousands of blocks queue for the SMs and leave few to the small kernels.
 #
 # Here are the numbers for one layer of LLaMA-2 70B, with 4096 tokens on an A100, 50 GB/s of network, and everything recomputed:
 
@@ -249,8 +248,8 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# 34 ms for the gather, 34 for the scatter and 3.4 for the copies make 72 ms, beside 96 ms of computing. Everything should hide with ease. Now give the small kernels a twentieth of the weight of a matrix product. (This weight is our assumption. Nobody publishes
-# one, and it depends on the kernels.)
+# 34 ms for the gather, 34 for the scatter and 3.4 for the copies make 72 ms, beside 96 ms of computing. Everything should hide with ease. Now give the small kernels a twentieth of the weight of a matrix product (our assumption: it depends on the kernels, and we found none published), and the
+# messages 100 times that of the product, since they keep their SMs:
 
 # %%
 sms = 20 / 108  # of an A100; 20 as in DeepSeek-V3
@@ -342,7 +341,7 @@ for number, ends in ((0, "836 ms"), (20, "924 ms")):
 # ## 17.10 Three claims of note 004
 #
 # **"Still 16 times, with 8 groups of 10 layers."** These are groups of layers for *recomputing*; there are 80 stages as before. If one layer in ten is kept, the note's 160 become 16: the sum is right. But the 160 were never there. 80 stages of one layer hold 80
-# micro-batches of that layer, once the model, and so it is with any number of stages:
+# micro-batches of that layer, as much as the whole model once, and so with any number of stages:
 
 # %%
 plan_audit = claimed.plan_2048()
@@ -439,8 +438,8 @@ figures.bars(
 )
 
 # %% [markdown]
-# The faster memory alone gains 5 %. The larger one gains 5 % more: it needs half as many stages and no cut of sequences, so there are 8 replicas instead of 2, and each accumulates 32 micro-batches instead of 128. The note is right that accumulation shrinks. But the
-# gain comes from the cuts that are gone, because accumulation itself costs next to nothing (section 13.3).
+# The faster memory alone gains 5 %. The larger one gains 5 % more: it needs half as many stages and no cut of sequences, so there are 8 replicas instead of 2, and each accumulates 32 micro-batches instead of 128. Accumulation shrinks, as the note says. But the
+# gain comes from the cuts that are gone: accumulation itself costs next to nothing (section 13.3).
 #
 # And the 4090s? They do train this model, on paper at a price near the others', with tp 2, no stages and ZeRO-3 over 64 replicas. The planner had to assume that a 4090 reaches as much of its peak as the data-centre cards, for which this was measured. Much is not in
 # this number: networks, space and power for four times as many cards, four times as many failures, and drivers that may forbid what the plan takes for granted. At which price of the H100 would they break even?
@@ -457,7 +456,7 @@ print(f"an H100 at {even:.2f} USD an hour would cost as much per token")
 # %% [markdown]
 # ## The answer
 #
-# FSDP's larger batch is true where the states fill most of the card: 15 samples instead of 7 for GPT-2 Large on 24 GB. On a card with 40 GB DDP trains XL too. Its speed is true with enough tokens on each GPU: with 4096 it is as fast as DDP on 512 GPUs, and with 512
+# FSDP's larger batch is true where the states fill most of the card: 15 samples instead of 7 for GPT-2 Large on 24 GB. With 36 GB or more, DDP trains XL too. Its speed is true with enough tokens on each GPU: with 4096 it is as fast as DDP on 512 GPUs, and with 512
 # tokens it is not.
 
 # %% [markdown] tags=["exercise"]
