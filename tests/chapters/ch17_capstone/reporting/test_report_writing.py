@@ -43,7 +43,7 @@ def test_the_sample_learner_reports_elsewhere_with_words_from_home(home, tmp_pat
     assert made.html.parent == tmp_path / "out"
     assert made.words == home / "report" / "defence.md"
     page = made.html.read_text(encoding="utf-8")
-    assert "43 days if everything hides" in page and "gpt2-124m on 8 H100-SXM" in page
+    assert "44 days if everything hides" in page and "gpt2-124m on 8 H100-SXM" in page
     states = {check.what: check.state for check in made.checks}
     assert states["the plan fits the memory"] == "yes" == states["the defence is written"]
     assert states["gaps over 10 % are explained"] == "no"
