@@ -204,6 +204,7 @@ right, wrong = (
 )
 extra = sent["tp"] * (1 / 50e9 - 1 / 360e9)
 assert round(right.total_s, 1) == 2.9
+assert (round(extra, 1), round(extra * (1 + 7 / 32), 1)) == (2.6, 3.2)
 by_hand = (right.total_s + extra * (1 + 7 / 32)) / right.total_s
 in_theory = wrong.total_s / right.total_s
 expect(
@@ -226,8 +227,8 @@ bars = {"tp innermost": parts(right), "tp outermost": parts(wrong)}
 figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 
 # %% [markdown]
-# **Explain.** 150 GB take 0.42 s at 360 GB/s and 3.0 s at 50 GB/s. Nothing hides them, so the step takes 2.58 s more. Each micro-batch is longer now, and
-# the bubble grows with it, by $(p-1)/m = 7/32$ (chapter 11). The calculation by hand leaves out latency and what embedding and head send, 4 %. Nothing
+# **Explain.** 150 GB take 0.42 s at 360 GB/s and 3.0 s at 50 GB/s. Nothing hides them: 2.6 s more. Each micro-batch is longer, so the
+# bubble grows by $(p-1)/m = 7/32$ of that (chapter 11): 3.2 s in all. The calculation by hand leaves out latency and what embedding and head send, 4 %. Nothing
 # crashes and the loss is right, so you notice the wrong order only if you know which time to expect. (These times are computed; section 13.4 says how good
 # they are.)
 #

@@ -135,7 +135,7 @@ figures.stacked_bars(bars, "One update on 64 H100", "{:.1f} s".format)
 # **Explain.** Half of the layers send, and a sum among 4 sends 3/4 instead of 7/8: 2.9 s instead of 6.7 s. The bubble is $(2-1)/64$ of 27.4 s, 0.4 s. Together
 # 30.7 s, a tenth less. The theory knows latencies and what little else shows. It says 35.5 s and 31.3 s, at most 4 % more.
 #
-# Why not tp 2, pp 4? It would save 2 s more, but the activations grow to 54 GB, and 102 GB do not fit.
+# Why not tp 2, pp 4? It would save 1 s more, but the activations grow to 54 GB, and 102 GB do not fit.
 #
 # ### The planner
 #
@@ -388,7 +388,7 @@ quiz("13")
 # [ ] its groups must be powers of two
 # Why: It sends 36 times the bytes of dp in section 13.2, and has nothing to hide behind.
 #
-# The states are 1850 GB, so 24 GPUs of 80 GB are enough. Right?
+# States and activations are 1850 GB, so 24 GPUs of 80 GB are enough. Right?
 # [ ] yes
 # [x] no: it is a lower bound
 # [ ] no: 48 are needed

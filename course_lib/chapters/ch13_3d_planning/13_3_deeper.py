@@ -148,7 +148,7 @@ fullest, bill = worst_stage(v3_job)
 assert round(bill.total_bytes / 1e9) == 186
 
 # %% [markdown]
-# 186 GB on a GPU of 80. Weights, gradients and moments are not the problem: 25 GB. But a stage of four layers holds $pp + 1 = 17$ micro-batches (chapter 11), and a layer keeps 2.34 GB of
+# 186 GB on a GPU of 80. The states are not the problem: 27 GB, with all buffers. But a stage of four layers holds $pp + 1 = 17$ micro-batches (chapter 11), and a layer keeps 2.34 GB of
 # each. What did the authors drop?
 
 # %%
@@ -178,7 +178,7 @@ figures.stacked_bars(bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
 # Sections 3.2.3 and 3.3.3 of the paper have the four savings: norms, the projections of latent attention and SwiGLU are computed a second time, and the inputs of experts and of SwiGLU are
-# kept in 8 bits. They bring 186 GB down to about 110 GB. That is still too much. The rest may be the experts' outputs, 32 GB. They need not be kept if the router's weight is applied before
+# kept in 8 bits. They bring 186 GB down to 107 GB. That is still too much. The rest may be the experts' outputs, 32 GB. They need not be kept if the router's weight is applied before
 # the last matrix instead of after it. The paper does not say where it is applied.
 #
 # ### What would the planner do?
