@@ -20,7 +20,7 @@
 #
 # You do not need a GPU. Programs for many GPUs
 # run here on several processes (进程) of your computer, and what they send, store and compute is counted
-# exactly. On a machine with GPUs they use them.
+# exactly. Where there are GPUs, they use them.
 
 # %% [markdown]
 # ## One model on 16,384 GPUs
@@ -49,7 +49,7 @@ steppers.block()
 # %% [markdown]
 # The box talks in three directions:
 #
-# - **Eight GPUs divide each matrix** among them (chapter 10). Of the 297 GB that a GPU sends in one update, 271 GB stay
+# - **Eight GPUs divide each matrix** (chapter 10). Of the 297 GB that a GPU sends in one update, 271 GB stay
 #   among these eight, inside one computer.
 # - **Sixteen such groups divide the layers** (chapter 11). This costs the least traffic, 8 GB.
 # - **The whole arrangement exists 128 times**, and each copy reads a different part of the text (chapter 7). Keeping the copies identical costs 18 GB.
@@ -66,7 +66,7 @@ steppers.block()
 # 3. **Explain the gap** (解释差距). Where the two differ, we explain why, and how large a difference is acceptable.
 #
 # Here is the loop once. Four processes have the numbers 0, 1, 2 and 3, their **ranks** (进程编号).
-# Each process holds its own rank, and together they add them up, so that each of them has the sum. This is called an **all-reduce** (全规约).
+# They add up these numbers, and each of them gets the sum. This is called an **all-reduce** (全规约).
 #
 # **Predict.** They do it twice: the result of the first all-reduce goes into a second one. What does each
 # process have in the end? Run the cell, write your number in its box and press Enter. Your first number counts.
@@ -185,7 +185,7 @@ assert 8 * 16 * 128 == 16_384 and 26e6 < hours < 27e6
 # ## Deeper: the notes
 #
 # This course grew out of five widely read sets of Chinese study notes on training large
-# models. They ask the right questions. Many of their answers are right, and some are not. Where the course
+# models. They ask the right questions. Many of their answers are right, some are not. Where the course
 # says "the notes", it means these five, and refers to each by its number:
 #
 # | | what it is | about |

@@ -128,7 +128,7 @@ assert columns == [[1, 10, 100], [2, 20, 200], [3, 30, 300]]
 
 # %% [markdown]
 # Rows have become columns: an all-to-all is a transposition. If each rank now adds up its numbers, it has 111, 222 or 333. So
-# an all-to-all and a local sum are a reduce-scatter. The most important of these identities is
+# an all-to-all and then a local sum is a reduce-scatter. The most important of these identities is
 #
 # $$\text{all-reduce} = \text{reduce-scatter, then all-gather.}$$
 #
@@ -165,11 +165,11 @@ assert launch.run(in_pairs, ranks=4) == [11, 11, 1100, 1100]
 # ## 6.2 The ring
 #
 # In the simplest all-reduce, one rank receives the tensors of all others, adds them, and sends the sum back. It
-# must receive 7 × 13.5 GB and send as much. At 450 GB/s, NVLink's speed in one direction, this takes 420 ms, while most links are idle. (Note 004 describes all-reduce like this; exercise 6.6 takes it apart.)
+# must receive 7 × 13.5 GB, then send as much. At 450 GB/s, NVLink's speed in one direction, this takes 420 ms, and most links idle. (Note 004 describes all-reduce like this; exercise 6.6 takes it apart.)
 #
 # It is better if all ranks work at once. Arrange them in a **ring** (环): each rank sends only to the next one and receives only
 # from the one before. Cut the tensor into as many parts as there are ranks. Part $i$ starts at rank
-# $i + 1$, and each rank on its path adds its own numbers. After which step is the first part complete, and why is that not the end?
+# $i + 1$, and each rank on its path adds its own numbers. After which step are the parts complete, and why is that not the end?
 
 # %%
 from course_lib.chapters.ch06_collectives import steppers
@@ -236,11 +236,11 @@ expect(2 * 3 / 4, sent_bytes / size, label="bytes a rank sends / 4 MB", yours=vo
 # $$2\,(n-1) \cdot \frac{S}{n} = 2\,\frac{n-1}{n}\,S.$$
 #
 # That is $S$ for 2 ranks, $1.75\,S$ for 8, and $1.998\,S$ for 1000. **More ranks hardly cost more bytes.** This is why data parallelism scales at all.
-# Ranks alone cannot do with fewer bytes. But switches (交换机) can add as well, which is called **in-network reduction** (网内规约). With those of an H100
+# Ranks alone cannot manage with fewer bytes. But switches (交换机) can add as well, which is called **in-network reduction** (网内规约). With those of an H100
 # server each GPU sends only $(n+1)/n \cdot S = 1.125\,S$ (nccl-tests, issue 212; [the deeper sitting](06_3) shows how).
 
 # %% [markdown]
-# ### Deeper: why ranks alone cannot do with fewer bytes
+# ### Deeper: why ranks alone cannot manage with fewer bytes
 #
 # Look at one number of the tensor. Its $n$ summands are on $n$ ranks. Each message can join at most two
 # partial sums, so at least $n - 1$ messages are needed to form the sum, and $n - 1$ more to bring it to the other ranks. This makes
@@ -282,7 +282,7 @@ for name, operation, numbers in (
 
 # %% [markdown]
 # **Remember**
-# - A ring all-reduce sends $2(n-1)/n \cdot S$ bytes from each rank, in $2(n-1)$ steps. Ranks alone cannot do with fewer; switches that add can.
+# - A ring all-reduce sends $2(n-1)/n \cdot S$ bytes from each rank, in $2(n-1)$ steps. Ranks alone cannot manage with fewer; switches that add can.
 # - Reduce-scatter and all-gather are its halves: $(n-1)/n \cdot S$ in $n-1$ steps.
 
 # %% [markdown]
@@ -396,7 +396,7 @@ sizes = [2**power for power in (10, 12, 14, 16, 18, 20, 22)]
 measured = launch.run(ring_times, sizes, ranks=2)[0]
 
 # %% [markdown]
-# The fit minimises *relative* errors. With absolute ones the large times would outweigh the small ones, which alone reveal the latency.
+# The fit minimises *relative* errors. With absolute ones the large times would outweigh the small ones, and only those reveal the latency.
 
 # %%
 try:

@@ -33,8 +33,8 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 6.4 Ring or tree?
 #
-# A **tree** (树) sums one number over 1024 ranks and returns the result in 20 steps. Trees are used *between* servers, so here each rank is a GPU in a server of its
-# own with one NDR port: $\alpha$ = 9.6 µs and $\beta$ = 50 GB/s.
+# A **tree** (树) sums one number over 1024 ranks and returns the result in 20 steps. Trees are used *between* servers, so here each rank is alone in a server
+# with one NDR port (400 Gb/s): $\alpha$ = 9.6 µs and $\beta$ = 50 GB/s.
 #
 # Take eight ranks. In step 1, ranks 1, 3, 5 and 7 send to 0, 2, 4 and 6, which add. In step 2, ranks 2 and 6 send to 0 and 4. In step 3, rank 4 sends to 0, which now has the sum.
 # The sum returns the same way. Each step halves the number of senders, so there are
@@ -48,8 +48,8 @@ from course_lib.chapters.ch06_collectives import steppers
 steppers.tree(ranks=8)
 
 # %% [markdown]
-# For 64 kB the tree is done after 65 µs, when the ring has made 6 of its 14 steps. For 1 GB the ring is more than three times as fast. At each level the *whole* tensor
-# travels, and each level waits for the one before:
+# For 64 kB the tree is done after 65 µs, when the ring has made 6 of its 14 steps. For 1 GB the ring is more than three times as fast. Each level sends the *whole* tensor
+# and waits for the one before:
 #
 # $$T_\text{tree} = 2 \lceil \log_2 n \rceil \left(\alpha + \frac{S}{\beta}\right).$$
 #
@@ -115,7 +115,7 @@ assert (small.faster, large.faster) == ("tree", "ring")
 assert (round(1e6 * small.tree_s), round(1e6 * small.ring_s)) == (65, 137)
 
 # %% [markdown]
-# (1) The tree takes 65 µs, the ring 137; at 64 MiB the ring is faster. (2) Upward: the ring's steps grow linearly with the ranks, the tree's only logarithmically.
+# (1) The tree takes 65 µs, the ring 137; at 64 MiB the ring wins. (2) Upward: the ring's steps grow linearly with the ranks, the tree's only logarithmically.
 # The ring reaches 90 % of the link only at nine times $n\alpha\beta$: 35 MB for 8 ranks, 4.4 GB for 1024. "NCCL is slow on many GPUs" often means no more than this.
 #
 # Between servers NCCL uses a better tree ([deeper](06_3)). *Inside* one NVLink server it uses none: on eight H200 it logs a ring up to 1 MiB, with a low-latency protocol called LL, and from 2 MiB on the switches, called NVLS
@@ -204,7 +204,7 @@ assert all(0.95 < share < 1.05 for share in shares[:2])
 assert all(0.3 < share < 0.5 for share in shares[2:])
 
 # %% [markdown]
-# Up to two servers the formula is right within 5 %. From four on the cluster reaches 30 to 50 % of it. So plan with numbers measured on *your* network, with as many servers as you will use.
+# Up to two servers the formula fits within 5 %. On one this is luck: 436 GB/s exceed a real ring's 370, so the switches probably added. From four on the cluster reaches 30 to 50 %. So measure *your* network, with as many servers as you will use.
 #
 # **Remember**
 # - Tree: $2\lceil\log_2 n\rceil$ steps, each with the whole tensor. Ring: $2(n-1)$ steps, each with $1/n$ of it.
@@ -284,8 +284,8 @@ assert abs(busbw / last.bus_bytes_per_s - 1) < 1e-3
 expect(busbw / 1.75 * 1.125 / 1e9, sent / 1e9, 1e-3, "GB/s", "sent", yours=really)
 
 # %% [markdown]
-# **Explain.** 474 GB/s are 105 % of the link's 450. No ring can do that, so the switches added. nccl-tests cannot see which algorithm NCCL used, and multiplies by 1.75 in any case. Each GPU sent $1.125/1.75$ of
-# 474: 305 GB/s.
+# **Explain.** 474 GB/s are 105 % of the link's 450. No ring can do that, so the switches added. nccl-tests cannot see which algorithm NCCL used, and always multiplies by 1.75. Each GPU sent $1.125/1.75$ of
+# 473.6: 304 GB/s.
 #
 # A maintainer of NCCL expects up to 275 GB/s of algbw from such a server (issue 212). At that rate the 13.48 GB of the first sitting take 49 ms, as the stopwatch showed.
 
@@ -323,7 +323,7 @@ figures.stacked_bars(
 # %% [markdown]
 # ## 6.7 Who carries it out: backends
 #
-# PyTorch leaves the messages to a **backend** (通信后端): NCCL for GPUs, Gloo for CPUs, or MPI, an older standard, where a computing centre requires it.
+# PyTorch leaves the messages to a **backend** (通信后端): NCCL for GPUs, Gloo for CPUs, or the older MPI, where a computing centre requires it.
 
 # %% [markdown]
 # ### Deeper: the backends in a table
@@ -371,8 +371,8 @@ except launch.RankFailed as failure:
 assert arrived is None
 
 # %% [markdown]
-# Both ranks wait for each other: a **deadlock** (死锁). `dist.send` returns when the other side receives, and the other side is in `dist.send` too. (This is Gloo. With NCCL the call returns, and the GPU
-# waits.) Nothing crashes until the group's timeout, by default 10 minutes with NCCL and 30 with Gloo. Three cures:
+# Each rank waits for the other: a **deadlock** (死锁). `dist.send` returns when the other side receives, and the other side is in `dist.send` too. (This is Gloo. With NCCL the call returns, and the GPU
+# waits.) Nothing crashes before the group's timeout, by default 10 minutes with NCCL and 30 with Gloo. Three cures:
 #
 # - start both and wait afterwards: `dist.batch_isend_irecv([...])`,
 # - let every second rank receive first (exercise 6.5),
@@ -416,8 +416,8 @@ for row_of in exact.rows:
 # %% [markdown]
 # ## The answer
 #
-# The benchmark did not measure a wire. It multiplied size over time by the 1.75 of a ring. But the switches added, so each GPU sent 305 GB/s, less than the link's 450.
-# And a single number on 1024 ranks goes by a tree, in 20 steps in place of 2046.
+# The benchmark did not measure a wire. It multiplied size over time by a ring's 1.75. But the switches added, so each GPU sent 304 GB/s, less than the link's 450.
+# And a single number on 1024 ranks goes by a tree, in 20 steps, not 2046.
 
 # %%
 from course_lib import quiz
@@ -441,7 +441,7 @@ quiz("6")
 # [ ] a link with more bandwidth
 # [x] a tree in place of the ring
 # [ ] bf16 in place of fp32
-# Why: It is all latency: 18 steps in place of 1022.
+# Why: It is all latency: 18 steps instead of 1022.
 #
 # Eight H100 in one server, an all-reduce of 4 kB. What will NCCL choose?
 # [x] the ring with LL
@@ -605,7 +605,7 @@ check("6.9", odd_ranks)
 # %% [markdown] tags=["exercise"]
 # ### 6.10 Predict: inside or between?
 #
-# Eight servers with eight H100 each all-reduce 1.6 GB ($10^9$ bytes) hierarchically, every stage by a ring. Inside a server NVLink has $\alpha$ = 3.4 µs and 450 GB/s one way. Between servers each GPU has its own port with $\alpha$ = 9.6 µs and 50 GB/s one way.
+# Eight servers with eight H100 each all-reduce 1.6 GB hierarchically, every stage by a ring. Inside a server NVLink has $\alpha$ = 3.4 µs and 450 GB/s one way. Between servers each GPU has its own port with $\alpha$ = 9.6 µs and 50 GB/s one way.
 # Guess first: does more time pass inside the servers or between them? Then give the seconds of the two stages inside together, and of the stage between. Which one improvement would help most: `"twice the NVLink"`, `"twice the ports"` or `"half the latencies"`?
 
 # %% [raw] tags=["hints"]

@@ -126,7 +126,7 @@ figures.lines(
 #
 # | setting | what it does | a number |
 # |---|---|---|
-# | `NCCL_ALGO=RING` | allows only the ring; `^NVLS` all but NVLS | eight H100: 365 to 370 GB/s of busbw in place of 480 (issue 1455) |
+# | `NCCL_ALGO=RING` | allows only the ring; `^NVLS` all but NVLS | eight H100: 365 to 370 GB/s of busbw instead of 480 (issue 1455) |
 # | `NCCL_PROTO=^LL128` | the same for protocols; never *force* LL128 | where 128 bytes may arrive in two pieces, sums are silently wrong (issue 281) |
 # | `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING` | print NCCL's choice for every call | `AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE` (Bekman) |
 #
@@ -142,7 +142,7 @@ figures.lines(
 show_source(scratch.collectives.SlowPeers._exchange)
 
 # %% [markdown]
-# **Predict.** On two such ranks the ring sends the tensor once. On four ranks, with the same tensor and no latency, how many times as long does it take?
+# **Predict.** On two such ranks each rank sends the tensor once. On four ranks, with the same tensor and no latency, how many times as long does it take?
 
 # %%
 ratio = predict("6.slow", "4 ranks / 2 ranks?", yours=None)
@@ -172,7 +172,7 @@ expect(4 * 0.4 / 2, tree_s, label="tree, 4 ranks", **timed)
 assert ring_s >= 1.5 * 0.4 / 2  # a sleeping rank never wakes up early
 
 # %% [markdown]
-# **Explain.** 400 kB at 2 MB/s take 0.2 s. The ring sends the tensor 1.5 times, the tree four times one after the other. Both are a few percent too long and never too short: the real $\alpha$ of your machine, some 0.1 ms for each of six messages, and the copies come on
+# **Explain.** 400 kB at 2 MB/s take 0.2 s. The ring sends the tensor 1.5 times, the tree four times one after the other. Both take a few percent longer, never less: the real $\alpha$ of your machine, some 0.1 ms for each of six messages, and the copies come on
 # top. When the link is slow enough, the formula is all there is.
 #
 # **Remember**
@@ -233,8 +233,8 @@ figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server"
 
 # %% [markdown]
 # **Explain.** In a ring of 16 ranks every link carries $1.875\,S$, including the one between the servers. So on a ring busbw *is* the network's rate: 90 GB/s. In the tree each server sends one half of the tensor
-# to be added, and the finished sum of the other half: $S$ in all. So there the network's rate is the *algbw*, 83 GB/s. The two runs agree, although one prints 155 and the other 90. The network carries what *two* rails
-# should carry. NVLink is healthy, the network is not. The thread does not say why; chapter 16 shows how to search.
+# to be added, and the finished sum of the other half: $S$ in all. So there the network's rate is the *algbw*, 83 GB/s. The two runs agree, although one prints 155 and the other 90. The network carries about what *two* rails
+# should. NVLink is healthy, the network is not. The thread does not say why; chapter 16 shows how to search.
 #
 # ### The links of a layer
 #
@@ -317,4 +317,4 @@ figures.collective_times(at_64_kib, "", 2**10, 2**20, dots)
 # %% [markdown]
 # ## The answer
 #
-# NCCL computes latency + size / bandwidth for every algorithm and protocol, and takes the fastest. On eight H100 the ring with LL starts 10 µs earlier, and the switches move 272 GB/s of tensor in place of 81. They cross at 1.14 MB, between the 1 MiB and the 2 MiB of the log.
+# NCCL computes latency + size / bandwidth for every algorithm and protocol, and takes the fastest. On eight H100 the ring with LL starts 10 µs earlier, and the switches move 272 GB/s of tensor, not 81. They cross at 1.14 MB, between the 1 MiB and the 2 MiB of the log.
