@@ -65,4 +65,4 @@ def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
     for step in (half, bound):
         # A busy machine wakes layers late: then theory's step with what they took is longer too.
         assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.replayed_s
-    assert half.waited_s > 1.5 * bound.waited_s
+    assert half.waited_s > bound.waited_s

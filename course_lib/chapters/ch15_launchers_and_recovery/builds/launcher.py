@@ -366,9 +366,10 @@ def _joins(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
         total = torch.tensor(rank + 1.0)
         dist.all_reduce(total)
         found |= {"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": float(total)}
-        found["collected"] = _unused_model(dist.is_initialized)
+        collected = _unused_model(dist.is_initialized)
         gc.disable()  # so that only an explicit gc.collect() frees the model
         parts.cleanup()
+        found["collected"] = list(collected)
         gc.enable()
         found["left"] = not dist.is_initialized()
     return found
