@@ -163,7 +163,7 @@ Overview()
 # ## Conventions
 #
 # - **GB** is $10^9$ bytes, **GiB** is $2^{30}$ bytes.
-# - **FLOP** is an operation, **FLOP/s** a speed.
+# - **FLOP** is a floating-point operation, **FLOP/s** a speed.
 # - Bandwidth is per direction: a link that sends 50 GB/s and receives 50 GB/s at once has 50 GB/s. Peak rates are those for dense matrices.
 # - A number is measured in the notebook or has its source beside it.
 

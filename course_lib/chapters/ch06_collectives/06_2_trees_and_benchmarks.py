@@ -312,8 +312,8 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# With in-network reduction, busbw answers a different question: how fast would a link have to be for a *ring* to match this time? So ask for the algorithm before you judge a number. A busbw of 429 GB/s at 4 GiB, 95 % of the
-# link, sounds healthy. It is too much for a ring, and too little for switches that add.
+# With in-network reduction, busbw answers a different question: how fast would a link have to be for a *ring* to match this time? So ask for the algorithm before you judge a number. Suppose you read 429 GB/s, 95 % of the
+# link. That is too much for a ring, and too little for switches that add.
 #
 # **Remember**
 # - Count one way, in bytes, on the slowest piece of the path.
@@ -446,7 +446,7 @@ quiz("6")
 # Eight H100 in one server, an all-reduce of 4 kB. What will NCCL choose?
 # [x] the ring with LL
 # [ ] NVLS, the switches
-# [ ] the ring with Simple
+# [ ] the ring with Simple, for large tensors
 # Why: Latency decides: 15 µs for LL, 25 for NVLS and 56 for Simple. Above 1 MiB it is NVLS.
 #
 # nccl-tests, all-gather on 8 GPUs: algbw 400 GB/s. Which bus bandwidth is that?

@@ -98,7 +98,7 @@ assert difference < 1e-5
 # Only rounding is left. Two sentences that you may read elsewhere are not quite right (notes 000 and 004):
 #
 # - "The workers sum their gradients *periodically*." They do so at **every** update. A single update with its own gradient would make a replica differ for good.
-# - "The gradient is the change of the parameters." The optimizer makes the change from it: SGD takes $-\text{learning rate} \cdot g$, and Adam's change hardly depends on the length of $g$.
+# - "The gradient is the change of the parameters." The optimizer makes the change from it: SGD takes $-\text{learning rate} \cdot g$, and Adam's change hardly depends on the size of $g$.
 #
 # ### The first limit: the model must fit
 #
@@ -162,7 +162,7 @@ both = {"nn.DataParallel": ways["one rank adds"], "DDP": ways["ring"]}
 figures.who_sends(both, "× 4N")
 
 # %% [markdown]
-# PyTorch's documentation advises DDP even on one node (Li et al. 2020, arXiv:2006.15704). [The deeper sitting](07_3) writes DP by hand.
+# PyTorch advises DDP even on one node (documentation of `nn.DataParallel`; Li et al. 2020, arXiv:2006.15704). [The deeper sitting](07_3) writes DP by hand.
 #
 # **Remember**
 # - DP: one process; weights out and gradients in, at every step, through one GPU; one node only.
@@ -223,7 +223,7 @@ figures.lanes(rows, "Backward, from the loss to the input")
 #
 # ### Three layers
 #
-# Take three layers. The backward pass needs 5 ms for each, and each has 10 MB of gradients. Two ranks have a link of 1 GB/s and no latency, so a layer travels for 10 ms.
+# Take three layers. The backward pass needs 5 ms for each, and each has 10 MB of gradients. Two ranks have a link of 1 GB/s and no latency; $2(n-1)/n$ is 1, so a layer travels for 10 ms.
 
 # %%
 three = [Gradient(name, 10_000_000, 0.005) for name in "cba"]
@@ -271,9 +271,10 @@ expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 # **Explain.** The link gets its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try two settings:
 #
 # 1. 80 MB: what does the link do while layers 6 to 1 are computed?
-# 2. 64 ranks, 10 MB: every bucket is full in time. Why does the step take four times as long as the backward pass?
-#
-# Answers: (1) Nothing, since the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms.
+# 2. 64 ranks, 10 MB: every bucket is full in time. Why does the last one arrive so late?
+
+# %% [markdown]
+# (1) Nothing, since the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms: 88 ms in all.
 #
 # **Remember**
 # - A bucket leaves when it is full *and* the link is free. The last one is full when the backward pass ends, so it is always exposed.
@@ -287,7 +288,7 @@ expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 # - **Buckets.** A bucket is one flat tensor with a *view* of it for each parameter, so nothing is packed or unpacked. `.grad`
 #   becomes the view, so the mean arrives where the optimizer looks. (PyTorch's DDP does this with `gradient_as_bucket_view=True`. Otherwise its buckets are a second copy of all gradients, $4N$ bytes more.)
 # - **Mean.** Divide by the number of ranks *before* the sum.
-# - **Send, then receive.** `send` begins an all-reduce that does not wait; `receive` waits for it (section 6.1).
+# - **Send, then receive.** `send` begins an all-reduce; `receive` waits for it (section 6.1).
 # - **Order.** Bucket 3 is never sent before bucket 2, even if it is full earlier. The n-th all-reduce of a rank meets the n-th of the others, whatever it contains.
 # - **The end.** The first hook of a backward pass asks autograd to call `_finish` when the pass has ended. `_finish` waits for all buckets. When `backward()` returns, `.grad` is the mean.
 # - **`no_sync`.** With accumulation (chapter 2) the hook does nothing until the last micro-batch: gradients only add up in `.grad`.
@@ -328,7 +329,7 @@ for difference, sizes in launch.run(two_halves, ranks=2):
 # %% [markdown]
 # ## The answer
 #
-# Eight GPUs train like one if they exchange only gradients, at every update: 498 MB for GPT-2, of which each GPU sends 1.75 times as much. Each bucket of 25 MiB leaves during the backward pass, as soon as it is full, and all must be back before the optimizer
+# Eight GPUs train like one if they exchange only gradients, at every update: 498 MB for GPT-2, so each sends 1.75 times that. Each bucket of 25 MiB leaves during the backward pass, as soon as it is full, and all must be back before the optimizer
 # steps. Now build it: exercise 7.10.
 
 # %% tags=["exercise"]

@@ -42,7 +42,7 @@ step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 # %% [markdown]
 # ## 7.4 Overlap, measured on a link that we control
 #
-# Does PyTorch's DDP overlap as the formulas of the first sitting say? On a laptop times are noisy. So we start two ranks and replace both ends by parts with known times: six layers whose
+# Does PyTorch's DDP overlap as the formulas of the first sitting say? On a laptop times are noisy. So we start two ranks and replace computing and network by parts with known times: six layers whose
 # backward pass *sleeps* 20 ms each, and a link that performs the real all-reduce and then sleeps until 30 ms per layer have passed. DDP lets us replace its all-reduce by a **communication hook**: a function that
 # gets each full bucket and returns a promise of the result.
 
@@ -280,7 +280,7 @@ figures.lines(
 # ### When does communication hide at all?
 #
 # Backward costs 4 FLOP per parameter and token (chapter 5). The all-reduce moves $2(n-1)/n \cdot 4$ bytes per parameter. Let a GPU compute $F$ FLOP/s and send
-# $\beta$ bytes/s, and let the backward pass that exchanges see $T$ tokens on it. Both take equally long when
+# $\beta$ bytes/s, and let its backward pass see $T$ tokens. Both take equally long when
 #
 # $$\frac{4NT}{F} = \frac{2(n-1)}{n} \cdot \frac{4N}{\beta}
 # \quad\Longrightarrow\quad T = \frac{2(n-1)}{n} \cdot \frac{F}{\beta}.$$
@@ -336,7 +336,7 @@ figures.lines(
 # (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapter Training, has the rule for them). With accumulation, exchanges become rarer, so exposed time matters less. But an exchange can hide only behind the *last* micro-batch's backward pass:
 # $T$ is that micro-batch's tokens.
 #
-# **Stragglers.** An all-reduce ends when the last rank has come. Suppose that each rank is late, because of a garbage collection or a slow read, in one step of a thousand. With $n$ ranks a step is punctual with probability $0.999^n$:
+# **Stragglers.** An all-reduce ends when the last rank has come. Suppose that each rank, independently, is late because of a garbage collection or a slow read in one step of a thousand. With $n$ ranks a step is punctual with probability $0.999^n$:
 
 # %%
 late = {n: 1 - 0.999**n for n in (8, 128, 1024)}
@@ -344,7 +344,7 @@ print({n: f"{share:.0%} of the steps wait" for n, share in late.items()})
 assert [round(100 * share) for share in late.values()] == [1, 12, 64]
 
 # %% [markdown]
-# On 1024 ranks, 64 % of the steps wait. Rare delays on one GPU become normal on many.
+# Rare delays on one GPU become normal on many.
 #
 # **Remember**
 # - Small buckets pay latency, large ones start late. The first pass has one bucket.
@@ -393,14 +393,14 @@ class Branches(nn.Module):
 
 
 # %%
-def train(users, find_unused=False, then=0):
+def train(users, find_unused=False, pause_s=0):
     """Two backward passes; the second layer is used on the ranks in `users`."""
     rank = launch.init()
     ddp = DistributedDataParallel(Branches(), find_unused_parameters=find_unused)
     with log_wire() as log:
         for _ in range(2):
             ddp(torch.ones(1, 3), both=rank.rank in users).sum().backward()
-            time.sleep(then)
+            time.sleep(pause_s)
     return [call.bytes for call in log.calls if call.what == "all-reduce"]
 
 
@@ -540,7 +540,7 @@ figures.loss(
 # **Explain.** The library makes $1 + 19 \cdot 4 = 77$ all-reduces, since its first pass has one bucket; ours makes $20 \cdot 4 = 80$. The three curves look like
 # one: the gradients differ from those of one process by about $10^{-7}$, the rounding of fp32.
 #
-# In a terminal, the second command with PyTorch's own launcher:
+# In a terminal (the second command uses PyTorch's own launcher):
 #
 # ```
 # course demo ddp --ranks 2 --accumulation 1 --bucket-cap-mb 0.1

@@ -414,9 +414,8 @@ def rounded(hook):
     return lambda state, bucket: wrapped(state, bucket)
 
 
-passes = launch.run(sleeping.backward_passes, 0.25, 20, rounded, ranks=2, stream=False)[
-    0
-]
+job = (0.25, 20, rounded)
+passes = launch.run(sleeping.backward_passes, *job, ranks=2, stream=False)[0]
 slow_ms = 1000 * min(seconds for seconds, *_ in passes[1:])
 
 # %%
