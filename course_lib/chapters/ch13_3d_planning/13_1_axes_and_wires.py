@@ -146,7 +146,7 @@ show_source(scratch.three_d.Mesh)
 #
 # - **tp** sends four sums of $s \cdot h$ numbers in each layer: after attention and after the MLP, forward and backward (chapter 10). One sum has
 #   $4096 \cdot 8192 \cdot 2$ B = 67.1 MB. A reduce-scatter among 8 sends 7/8 of that, and so does the all-gather. 10 layers and 32 micro-batches make 150 GB.
-# - **dp** sends the GPU's own gradients and parameters once: $2 \cdot 31/32$ of 2.1 GB (chapter 8), 4.2 GB.
+# - **dp** sends the GPU's own gradients and parameters once: $2 \cdot 31/32$ of 2.1 GB (chapter 8), 4.1 GB.
 # - **pp** sends an eighth of a layer's output to the next stage, and a gradient of the same size back (chapter 11): $2 \cdot 32 \cdot 8.4$ MB = 0.54 GB.
 
 # %%
@@ -186,7 +186,7 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=wires)
 # hides.
 #
 # **Predict.** The order is changed, and tp is outermost. The 8 ranks of a tp group are now in 8 different nodes. By which factor does the step get
-# slower? You have tp's bytes, the 2.9 s, and both wires: 360 and 50 GB/s.
+# slower? You have tp's bytes, the 2.9 s, the bubble of $7/32$, and both wires: 360 and 50 GB/s.
 
 # %%
 slower = predict("13.slower", "Step, wrong / right order?", yours=None)

@@ -360,7 +360,7 @@ figures.ranked_layouts(cards, "LLaMA-2 70B on 2048 RTX 4090, 1024 × 4096 tokens
 # A GPU does not always get 50 GB/s. Cheaper nodes have fewer network cards than GPUs. Large networks are often **oversubscribed** (超额订阅): the switches further up carry less than all the cards
 # below can send. Llama 3's cluster has pods of 3,072 GPUs at the full rate, and a seventh of it between pods (arXiv:2407.21783, section 3.3.1).
 #
-# Take the update of section 13.2 in the right order: LLaMA-2 70B on 2048 H100 takes 2.9 s, and dp sends 4.2 GB in it.
+# Take the update of section 13.2 in the right order: LLaMA-2 70B on 2048 H100 takes 2.9 s, and dp sends 4.1 GB in it.
 #
 # **Predict.** Suppose that each GPU gets a seventh of the network everywhere, 7.1 GB/s. By which factor do the 2.9 s grow? (At the full rate nearly all of dp and pp hides. The time that dp
 # needs in addition will not.)
@@ -400,7 +400,7 @@ for name, share in shares.items():
 figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 
 # %% [markdown]
-# **Explain.** A fifth slower, and nearly all of it is dp: its 4.2 GB take 0.59 s instead of 0.08 s. Under ZeRO-1 they can hide only behind the last of the 32 micro-batches, since the gradients of
+# **Explain.** A fifth slower, and nearly all of it is dp: its 4.1 GB take 0.59 s instead of 0.08 s. Under ZeRO-1 they can hide only behind the last of the 32 micro-batches, since the gradients of
 # the others are added up first. tp never leaves its node, and pp sends little. So only what is sent once an update should cross the slow part of a network. Meta's scheduler places jobs accordingly.
 
 # %% [markdown]
