@@ -34,6 +34,9 @@ CHAPTERS = (
 )
 
 
+TITLES = {entry.number: entry.title for entry in CHAPTERS}
+
+
 def steps(chapters: tuple[Entry, ...] = CHAPTERS) -> list[tuple[int, int]]:
     """(prerequisite, chapter) pairs, without those implied by others (transitive reduction).
 

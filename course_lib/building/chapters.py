@@ -8,6 +8,7 @@ heading without a check function is an error, and so is the reverse.
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from course_lib.checking.exercises import Exercise, exercises_at
@@ -35,7 +36,7 @@ class Text:
         """The file name without its suffix: that of the notebook."""
         return self.path.stem
 
-    @property
+    @cached_property
     def sitting(self) -> Sitting:
         """What the text says of itself. Raises Problem if it says too little."""
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.building.chapters import ROOMS, read_chapters, with_exercises
-from course_lib.building.notebooks import render, render_page, sources_sha
+from course_lib.building.notebooks import Links, render, sources_sha
 from course_lib.building.pages import pages
 
 
@@ -68,13 +68,12 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
 def expected(root: Path) -> dict[Path, str]:
     """{path: text} of every notebook built from the chapters and the tables."""
     chapters = [with_exercises(chapter, root) for chapter in read_chapters(root)]
+    links = Links(chapters)
     found = {
-        root / path: text
-        for chapter in chapters
-        for path, text in render(chapter, chapters).items()
+        root / path: text for chapter in chapters for path, text in render(chapter, links).items()
     }
     for page in pages(root, chapters):
-        found[root / "notebooks" / f"{page.name}.ipynb"] = render_page(page)
+        found[root / "notebooks" / f"{page.name}.ipynb"] = links.page(page)
     return found
 
 
@@ -86,7 +85,8 @@ def _examined(root: Path) -> Iterator[tuple[Outcome, str]]:
         if not path.exists():
             yield Outcome(path, "missing", BUILD), text
         elif not untouched(notebook):
-            remedy = f"move the edit to the text in {ROOMS}, delete this notebook, then {BUILD}"
+            source = _source(root, path.stem)
+            remedy = f"move the edit to {source}, delete this notebook, then {BUILD}"
             yield Outcome(path, "edited", remedy), text
         elif _same_cells(notebook, json.loads(text)):
             yield Outcome(path, "current"), text
@@ -98,6 +98,13 @@ def _examined(root: Path) -> Iterator[tuple[Outcome, str]]:
         if path not in wanted and about(load(path)).get("chapter") == path.stem:
             remedy = BUILD if untouched(load(path)) else "delete or rename what you edited"
             yield Outcome(path, "surplus", f"no chapter asks for it: {remedy}"), ""
+
+
+def _source(root: Path, name: str) -> Path:
+    """What a notebook is built from: a text, a table, or for exercises a folder of texts."""
+    rooms = root / ROOMS
+    found = [*rooms.glob(f"{name}.tsv"), *rooms.glob(f"ch*/{name}.py"), rooms / f"ch{name}"]
+    return found[0].relative_to(root)
 
 
 def compare(root: Path) -> list[Outcome]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter, Text
-from course_lib.outline import CHAPTERS
+from course_lib.outline import TITLES
 from course_lib.problem import Problem
 from course_lib.sittings import Sitting, Task, deeper_parts, reading_minutes
 from course_lib.texts import HEADING, Cell, folds
@@ -85,9 +85,8 @@ def solved(source: str) -> str:
     return "\n".join(kept)
 
 
-def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
+def render(chapter: Chapter, links: "Links") -> dict[str, str]:
     """{path: text} of a chapter's notebooks, such as "notebooks/09_2_fsdp2_in_practice.ipynb"."""
-    links = Links(chapters)
     found = {}
     for text in chapter.texts:
         cells = [_folded(cell) for cell in text.cells if "exercise" not in cell.tags]
@@ -102,11 +101,6 @@ def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
                 cells += _exercise_cells(text, chapter, change)
             found[f"{folder}/{chapter.name}.ipynb"] = links.notebook(cells, folder, chapter)
     return found
-
-
-def render_page(page: Text) -> str:
-    """The text of a page that belongs to no chapter."""
-    return _notebook(page.name, [_with_papers(cell) for cell in page.cells])
 
 
 def _exercise_cells(text: Text, chapter: Chapter, change: Callable[[str], str]) -> list[Cell]:
@@ -129,9 +123,9 @@ def _rated(cell: Cell, tasks: dict[str, Task]) -> Cell:
     return replace(cell, source=f"{head}\n\n*{_rating(tasks[heading[1]])}*\n{rest}")
 
 
-def _rating(of: Task | Sitting, alone: str = "") -> str:
+def _rating(of: Task | Sitting) -> str:
     parts = [f"importance {of.importance} of 5", f"difficulty {of.difficulty} of 5"]
-    parts += ["better in a group"] if of.group else [alone] * bool(alone)
+    parts += ["better in a group"] * of.group
     if isinstance(of, Task):
         parts.append(f"about {rounded(of.minutes)} min")
     return " · ".join(parts)
@@ -144,9 +138,8 @@ def rounded(minutes: float) -> int:
 
 def _with_plan(cells: list[Cell], sitting: Sitting, chapter: Chapter) -> list[Cell]:
     """The first markdown cell with a line below its title: place, time, importance."""
-    titles = {entry.number: entry.title for entry in CHAPTERS}
     thread = [text.sitting for text in chapter.texts if not text.sitting.is_deeper]
-    place = f"Chapter {chapter.number}, {titles.get(chapter.number, sitting.title)}"
+    place = f"Chapter {chapter.number}, {TITLES.get(chapter.number, sitting.title)}"
     if sitting.is_deeper:
         place += ": deeper, optional"
     elif len(thread) > 1:
@@ -203,8 +196,7 @@ def _folded(cell: Cell) -> Cell:
 
 def _title_cell(chapter: Chapter, folder: str) -> Cell:
     name = f"{chapter.name}.ipynb"
-    titles = {entry.number: entry.title for entry in CHAPTERS}
-    title = titles.get(chapter.number, chapter.texts[0].title)
+    title = TITLES.get(chapter.number, chapter.texts[0].title)
     first = next(task for text in chapter.texts for task in text.sitting.exercises)
     text = f"# {folder.capitalize()}: {chapter.number} {title}\n\n"
     if folder == "solutions":
@@ -298,6 +290,12 @@ class Links:
         name = here.name if isinstance(here, Text) else chapter.name
         linked = [self._resolved(_with_papers(cell)) for cell in cells]
         return _notebook(name, [*ends, *linked, *ends])
+
+    def page(self, page: Text) -> str:
+        """The JSON of a page that belongs to no chapter, with a link to the first notebook."""
+        first = self.thread[0]
+        bar = Cell("markdown", _link(f"← {first.title}", first.name, "notebooks"), 0)
+        return _notebook(page.name, [bar, *map(_with_papers, page.cells), bar])
 
     def _resolved(self, cell: Cell) -> Cell:
         """Targets such as (09) and (09_2) become the names of notebooks."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from course_lib.building.chapters import ROOMS, Chapter, Text
 from course_lib.finding import (
+    GLOSSARY,
     NOTES,
     Section,
-    Term,
     read_notes,
     read_terms,
     sections,
@@ -22,26 +22,21 @@ _NUMBER = re.compile(r"(?<![\d.])\d{1,2}(?:\.\d{1,2})?(?![\d.])")
 
 
 def pages(root: Path, chapters: Sequence[Chapter]) -> list[Text]:
-    """The glossary and "From the notes", each a text of one cell; none if there are no tables."""
-    if not (root / ROOMS / NOTES).exists():
-        return []
+    """The glossary and "From the notes", each a text of one cell, where there is such a table."""
     known = list(sections(text.path for chapter in chapters for text in chapter.texts))
     names = {chapter.number: chapter.texts[0].name for chapter in chapters}
     return [
-        _page(root, "glossary", _glossary(read_terms(root / ROOMS), known, names)),
-        _page(root, "from_the_notes", _from_the_notes(root, known, names)),
+        Text(table, (Cell("markdown", "\n".join(lines(table.parent, known, names)), 1),))
+        for name, lines in ((GLOSSARY, _glossary), (NOTES, _from_the_notes))
+        if (table := root / ROOMS / name).exists()
     ]
-
-
-def _page(root: Path, name: str, lines: list[str]) -> Text:
-    return Text(root / ROOMS / f"{name}.py", (Cell("markdown", "\n".join(lines), 1),))
 
 
 def _linked(links: Mapping[str, str], match: re.Match[str]) -> str:
     return links.get(match[0], match[0])
 
 
-def _glossary(terms: list[Term], known: list[Section], names: dict[int, str]) -> list[str]:
+def _glossary(folder: Path, known: list[Section], names: dict[int, str]) -> list[str]:
     lines = [
         "# Glossary (术语表)",
         "",
@@ -50,7 +45,7 @@ def _glossary(terms: list[Term], known: list[Section], names: dict[int, str]) ->
         "| term | 中文 | meaning | section |",
         "|---|---|---|---|",
     ]
-    for term in sorted(terms, key=lambda term: term.english.casefold()):
+    for term in sorted(read_terms(folder), key=lambda term: term.english.casefold()):
         section, name = teaching(term, known), names.get(term.chapter)
         chapter = f"[{term.chapter}]({name}.ipynb)" if name else str(term.chapter)
         chinese = f"{term.chinese} (又作 {term.also})" if term.also else term.chinese
@@ -59,7 +54,7 @@ def _glossary(terms: list[Term], known: list[Section], names: dict[int, str]) ->
     return lines
 
 
-def _from_the_notes(root: Path, known: list[Section], names: dict[int, str]) -> list[str]:
+def _from_the_notes(folder: Path, known: list[Section], names: dict[int, str]) -> list[str]:
     chapters = {str(number): f"[{number}]({name}.ipynb)" for number, name in names.items()}
     lines = [
         "# From the notes (笔记索引)",
@@ -69,7 +64,7 @@ def _from_the_notes(root: Path, known: list[Section], names: dict[int, str]) -> 
         "| note | words of the note | section | the course's word |",
         "|---|---|---|---|",
     ]
-    for row in read_notes(root / ROOMS):
+    for row in read_notes(folder):
         links = chapters | {section.number: section.link for section in taught(row, known)}
         where = _NUMBER.sub(partial(_linked, links), row.where)
         lines.append(f"| {row.note} | {row.words} | {where} | {row.ours} |")

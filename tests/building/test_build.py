@@ -423,11 +423,15 @@ def test_the_remedy_of_an_edit_ends_it(root):
         "chapter\tterm\t中文\tmeaning\t又作\n1\tstep\t步\tOne step.\n", encoding="utf-8"
     )
     build(root)
-    path = root / "notebooks" / "01_steps.ipynb"
-    edit(path, answer_it)
-    remedy = f"move the edit to the text in {ROOMS}, delete this notebook, then run `course build`"
-    assert [fault.text for fault in compare(root)] == [remedy]
-    path.unlink()
+    edited = [root / "notebooks" / name for name in ("01_steps.ipynb", "glossary.ipynb")]
+    for path in edited:
+        edit(path, answer_it)
+    assert [fault.text for fault in compare(root)] == [
+        f"move the edit to {ROOMS / source}, delete this notebook, then run `course build`"
+        for source in ("ch01_steps/01_steps.py", "glossary.tsv")
+    ]
+    for path in edited:
+        path.unlink()
     build(root)
     assert compare(root) == []
 
