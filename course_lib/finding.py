@@ -20,7 +20,6 @@ _COLUMNS = {
     GLOSSARY: ["chapter", "term", "中文", "meaning", "又作"],  # the last one is optional
     NOTES: ["note", "words of the note", "section", "the course's word, where it differs"],
 }
-_SECTION = re.compile(r"(?:## |# )?(\d{1,2}(?:\.\d{1,2})?)\b")
 
 
 class Term(NamedTuple):
@@ -134,7 +133,7 @@ def find(word: str) -> list[str]:
             lines.append(
                 f"{where}: note {row.note}: {row.words}" + f" ({row.ours})" * bool(row.ours)
             )
-    lines += [f"{_where(each)}" for each in known if asked in each.title.casefold()]
+    lines += [_where(each) for each in known if asked in each.title.casefold()]
     lines += [f"exercise {key} {title}" for key, title in _exercises() if asked in title.casefold()]
     often = sorted(known, key=lambda each: -each.text.casefold().count(asked))
     lines += [

@@ -198,18 +198,19 @@ def test_each_longer_route_takes_more():
 
 def test_progress_follows_the_chosen_route(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
-    assert report.chosen().name == "thread"
+    assert report.chosen(progress.read()).name == "thread"
     report.choose("evening")
-    first, second, *_ = report.chosen().sittings()
+    route = report.chosen(progress.read())
+    first, second, *_ = route.sittings()
     at = report.summary()["route"]
     assert (at["done"], at["next"], report.next_notebook()) == (0, first.name, "")
     for key in first.predictions:
         progress.update("predictions", key, lambda record: record.update(yours=1.0, at="now"))
-    for task in report.chosen().tasks(first):
+    for task in route.tasks(first):
         progress.update("exercises", task.id, lambda record: record.update(status="pass"))
     at = report.summary()["route"]
     assert (at["done"], at["next"]) == (1, second.name)
-    assert at["hours_left"] == pytest.approx(at["hours"] - report.chosen().minutes(first) / 60)
+    assert at["hours_left"] == pytest.approx(at["hours"] - route.minutes(first) / 60)
     assert report.next_notebook() == f"notebooks/{second.name}.ipynb"
     assert "route evening: 1 of" in report.as_text(report.summary())
     with pytest.raises(ValueError, match="route must be one of evening, "):

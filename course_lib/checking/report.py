@@ -8,7 +8,7 @@ from course_lib.checking import progress
 from course_lib.checking.exercises import chapters, exercises_of
 from course_lib.checking.gaps import how_far
 from course_lib.checking.hunts import CAUSES
-from course_lib.outline import CHAPTERS
+from course_lib.outline import TITLES
 from course_lib.sittings import ROUTES, Route, Sitting
 
 _WIDTH = 41
@@ -26,15 +26,15 @@ def summary() -> dict[str, Any]:
         exercises.append(row | {name: record[name] for name in nothing})
     others = {section: kept[section] for section in ("predictions", "hunts", "quizzes")}
     data = {"file": str(progress.path()), "exercises": exercises, **others}
-    return data | {"route": on_route(data)}
+    return data | {"route": on_route(kept)}
 
 
 # --- Where one is on a route ----------------------------------------------------------------------
 
 
-def chosen() -> Route:
-    """The route that the learner chose, else the thread."""
-    name = progress.read()["route"].get("chosen", {}).get("name")
+def chosen(kept: dict[str, Any]) -> Route:
+    """The route that the learner chose by these records, else the thread."""
+    name = kept["route"].get("chosen", {}).get("name")
     return ROUTES.get(name, ROUTES["thread"])
 
 
@@ -47,16 +47,16 @@ def choose(name: str) -> None:
 
 def next_notebook() -> str:
     """The notebook that comes next on the learner's route; "" before the first is done."""
-    at = summary()["route"]
+    at = on_route(progress.read())
     return f"notebooks/{at['next']}.ipynb" if at["done"] and at["next"] else ""
 
 
-def on_route(data: dict[str, Any]) -> dict[str, Any]:
-    """How much of the chosen route is done, and the name of the sitting that comes next."""
-    route = chosen()
+def on_route(kept: dict[str, Any]) -> dict[str, Any]:
+    """How much of the chosen route is done by these records, and which sitting comes next."""
+    route = chosen(kept)
     own = route.sittings()
-    passed = {row["id"] for row in data["exercises"] if row["status"] == "pass"}
-    made = {key for key, record in data["predictions"].items() if "yours" in record}
+    passed = {key for key, record in kept["exercises"].items() if record.get("status") == "pass"}
+    made = {key for key, record in kept["predictions"].items() if "yours" in record}
     done = [_is_done(sitting, route, passed, made) for sitting in own]
     last = max((index for index, each in enumerate(done) if each), default=-1)
     order = [*range(last + 1, len(own)), *range(last + 1)]
@@ -97,12 +97,13 @@ def _in_brief(rows: list[dict[str, Any]]) -> str:
 
 def as_text(data: dict[str, Any]) -> str:
     """The summary as text: one line per chapter, and its exercises if it was begun."""
-    lines, titles = [], {str(entry.number): entry.title for entry in CHAPTERS}
+    lines = []
     for chapter, own in groupby(data["exercises"], lambda row: row["id"].partition(".")[0]):
         rows = list(own)
         passed = sum(row["status"] == "pass" for row in rows)
-        title = titles.get(chapter, "")
-        lines.append(f"{chapter:>2} {title}: {passed} of {len(rows)} exercises passed")
+        lines.append(
+            f"{chapter:>2} {TITLES[int(chapter)]}: {passed} of {len(rows)} exercises passed"
+        )
         if any(row["attempts"] or row["hints"] or row["seen"] for row in rows):
             lines += _exercise_lines(rows)
     lines.append(_in_brief(data["exercises"]))
