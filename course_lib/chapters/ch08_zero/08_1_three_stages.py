@@ -27,7 +27,7 @@ from course_lib.chapters.ch08_zero import figures, panels, steppers
 from course_lib.chapters.ch08_zero.zero_choice import (
     fewest_ranks,
     most_parameters,
-    step_timeline,
+    stage_timeline,
 )
 from course_lib.theory import RECIPES, hardware, models, zero
 
@@ -328,7 +328,7 @@ half_s = 2 * llama * 63 / 64 / hardware.NDR.bytes_per_s
 def one_step(stage, tokens, **how):
     """The two rows of a step of LLaMA-2 7B on 64 H100."""
     forward_s = 2 * llama * tokens / rate
-    return step_timeline(stage, BLOCKS, forward_s / BLOCKS, half_s / BLOCKS, **how)
+    return stage_timeline(stage, BLOCKS, forward_s / BLOCKS, half_s / BLOCKS, **how)
 
 
 def step_ms(rows):

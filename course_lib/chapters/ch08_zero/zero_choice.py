@@ -61,7 +61,7 @@ Rows = dict[str, list[tuple[str, float, float, str]]]
 
 
 @checked
-def step_timeline(
+def stage_timeline(
     zero_stage: int, blocks: int, forward_s: float, half_s: float, *, waits: bool = False
 ) -> Rows:
     """One step of a stage, {"computing": […], "messages": […]}: (what, from, to, block) in seconds.

@@ -8,7 +8,7 @@ from probes import Probe, by_name
 from course_lib.chapters.ch08_zero.zero_choice import (
     fewest_ranks,
     most_parameters,
-    step_timeline,
+    stage_timeline,
     whole_and_cut,
 )
 from course_lib.theory.inputs.models import MODELS
@@ -67,14 +67,14 @@ def test_one_parameter_more_does_not_fit(room, stage, ranks):
 
 
 def end(stage, forward_s=1.0, half_s=1.0, waits=False, blocks=4):
-    rows = step_timeline(stage, blocks, forward_s, half_s, waits=waits)
+    rows = stage_timeline(stage, blocks, forward_s, half_s, waits=waits)
     return max(span[2] for spans in rows.values() for span in spans)
 
 
 @every("case", [(0, False), (1, False), (1, True), (2, False), (3, False)])
 def test_a_step_takes_its_computing_and_sends_its_halves(case):
     stage, waits = case
-    rows = step_timeline(stage, 4, 1.0, 0.5, waits=waits)
+    rows = stage_timeline(stage, 4, 1.0, 0.5, waits=waits)
     assert sum(end - start for _, start, end, _ in rows["computing"]) == 12
     halves = 4 * (3 if stage == 3 else 2)
     assert sum(end - start for _, start, end, _ in rows["messages"]) == 0.5 * halves
@@ -82,7 +82,7 @@ def test_a_step_takes_its_computing_and_sends_its_halves(case):
 
 @every("stage", STAGES)
 def test_nothing_overlaps_with_itself(stage):
-    for spans in step_timeline(stage, 5, 1.0, 1.5).values():
+    for spans in stage_timeline(stage, 5, 1.0, 1.5).values():
         assert all(one[2] <= two[1] for one, two in pairwise(spans))
 
 
@@ -99,11 +99,11 @@ def test_free_messages_leave_the_computing():
 
 
 REFUSED = [
-    (lambda: step_timeline(4, 4, 1.0, 1.0), "zero_stage must be"),
-    (lambda: step_timeline(3, 4, 1.0, 1.0, waits=True), "waits must be False in stage 3"),
-    (lambda: step_timeline(0, 0, 1.0, 1.0), "blocks must be"),
-    (lambda: step_timeline(0, 4, -1.0, 1.0), "forward_s must be at least 0"),
-    (lambda: step_timeline(0, 4, 1.0, -1.0), "half_s must be at least 0"),
+    (lambda: stage_timeline(4, 4, 1.0, 1.0), "zero_stage must be"),
+    (lambda: stage_timeline(3, 4, 1.0, 1.0, waits=True), "waits must be False in stage 3"),
+    (lambda: stage_timeline(0, 0, 1.0, 1.0), "blocks must be"),
+    (lambda: stage_timeline(0, 4, -1.0, 1.0), "forward_s must be at least 0"),
+    (lambda: stage_timeline(0, 4, 1.0, -1.0), "half_s must be at least 0"),
     (lambda: whole_and_cut(4, MIXED), "zero_stage must be"),
     (lambda: fewest_ranks(0, 1, 1e9, MIXED), "parameters must be at least 1"),
     (lambda: fewest_ranks(10, 1, -1, MIXED), "room_bytes must be at least 0"),
@@ -113,7 +113,7 @@ REFUSED = [
 PROBES = by_name(
     Probe(fewest_ranks, {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED}),
     Probe(
-        step_timeline,
+        stage_timeline,
         {"zero_stage": 1, "blocks": 4, "forward_s": 1.0, "half_s": 1.0, "waits": False},
     ),
 )
