@@ -119,6 +119,11 @@ def test_the_learners_theme_stays_and_no_news_is_fetched(lab, browser):
     page.close()
 
 
+# Of each block of code, whether one of its lines is longer than the page is wide.
+_WRAPPED = """all => all.map(pre => {
+    const lines = pre.textContent.trimEnd().split('\\n').length;
+    return pre.offsetHeight > 1.2 * lines * parseFloat(getComputedStyle(pre).lineHeight);
+})"""
 UNSAVED = ".lm-TabBar-tab.lm-mod-current.jp-mod-dirty"
 
 
@@ -147,6 +152,9 @@ def test_the_line_of_links_opens_the_next_chapter(lab, browser):
     page.locator(".jp-Notebook h1", has_text="1 Steps and batches").wait_for()
     current = page.locator(".lm-TabBar-tab.lm-mod-current", has_text=Path(SECOND).name)
     current.wait_for()
+    code = page.locator(".jp-RenderedMarkdown pre")
+    code.first.wait_for()
+    assert code.evaluate_all(_WRAPPED) == [False], "a line of code stands on two lines"
     page.get_by_role("link", name="exercises", exact=True).first.click()
     page.locator(".jp-Notebook h1", has_text="Exercises: 1 Steps and batches").wait_for()
     name = current.locator(".lm-TabBar-tabLabel").last

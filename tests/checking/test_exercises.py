@@ -102,7 +102,7 @@ def test_published_mistakes_name_their_source():
             assert notes or "arXiv" in after, (
                 f"{path.name}: (published mistake{after}) has no source"
             )
-    assert len(sources) > 24
+    assert len(sources) >= 30
     assert all(f"| {note} |" in introduced for note in sources)
 
 

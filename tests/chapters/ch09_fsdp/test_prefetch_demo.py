@@ -61,8 +61,11 @@ def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
     # At the bound only the ends are left: two gathers before the first layer, one where the
     # backward pass begins, and two reductions after the last one.
     assert [waiting_s(part * 0.020) for part in (0.5, 1, 2)] == pytest.approx([0.2, 0.1, 0.1])
-    half, bound = (lane(part * max(hidden.forward, hidden.backward), 3e8) for part in (0.5, 1))
-    for step in (half, bound):
-        # A busy machine wakes layers late: then theory's step with what they took is longer too.
-        assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.replayed_s
-    assert half.waited_s > bound.waited_s
+    for _ in range(3):  # a busy machine wakes one step later than the other
+        half, bound = (lane(part * max(hidden.forward, hidden.backward), 3e8) for part in (0.5, 1))
+        for step in (half, bound):
+            # Layers that wake late: then theory's step with what they took is longer too.
+            assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.replayed_s
+        if half.waited_s > 1.5 * bound.waited_s:
+            break
+    assert half.waited_s > 1.5 * bound.waited_s
