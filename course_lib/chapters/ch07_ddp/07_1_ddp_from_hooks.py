@@ -123,7 +123,7 @@ figures.stacked_bars(bars, title, "{:.0f} GB".format, limit=("one H100", room))
 # (In chapters 10 to 12 several GPUs share one sample.)
 #
 # **Strong scaling** (强扩展) divides the same global batch among more GPUs, so each gets less work. **Weak scaling** (弱扩展) keeps the batch *per GPU*, so the
-# global batch grows, and past the critical batch (chapter 2) samples are wasted. Efficiency is the work of $n$ GPUs divided by $n$ times the work of one.
+# global batch grows, and past the critical batch (chapter 2) samples are wasted. Efficiency is the work of $n$ GPUs divided by $n$ times the work of one in the same time.
 
 # %% tags=["drawing"]
 tokens, gpus = 4 * 2**20, [2**power for power in range(13)]

@@ -570,7 +570,7 @@ assert all(lanes.overlapped_ms == 0 for lanes in one_bucket)
 # %% [markdown]
 # ## The answer
 #
-# A step on the eight A100 takes 62.6 ms: 45 of computing and 17.8 of exposed communication. Eight GPUs do the work of 5.7. With NVLink between them it would be 7.8.
+# A step on the eight A100 takes 62.6 ms: 44.8 of computing and 17.8 of exposed communication. Eight GPUs do the work of 5.7. With NVLink between them it would be 7.8.
 
 # %%
 from course_lib import quiz

@@ -342,7 +342,7 @@ figures.bars(
 #
 # By **error feedback** (误差反馈): each rank keeps what the approximation left out, and adds it to its gradient in the next step. So nothing is lost; it only arrives later.
 #
-# Test it. Take a layer whose gradient is the same in every step. Then we know where plain SGD should be after $k$ steps: $k$ gradients away from the start. We call this distance the movement. As a hard case, the gradient has 64 × 64 random numbers, of which any four columns hold only about a third.
+# Test it. Take a layer whose gradient is the same in every step. Then we know where plain SGD should be after $k$ steps: $k$ gradients away from the start. We call this distance the movement. As a hard case, the gradient has 64 × 64 random numbers, of which any four columns hold only about a third of the sum of squares.
 
 
 # %%
