@@ -154,3 +154,68 @@ def _with_hints(exercise: Asked, source: str) -> Asked:
         return exercise._replace(hints=lines)
     importance, difficulty = int(rated[1]), int(rated[2])
     return Asked(exercise.kind, exercise.title, lines[1:], importance, difficulty, bool(rated[3]))
+
+
+def solution_of(exercise_id: str, room: Path) -> list[str]:
+    """The sources of the code cells that solve an exercise of the texts in the folder `room`."""
+    found, inside = [], False
+    for text in sorted(room.glob(TEXTS)):
+        for cell in cells_of(text.read_text(encoding="utf-8")):
+            if "exercise" not in cell.tags:
+                continue
+            if heading := HEADING.match(cell.source):
+                inside = heading[1] == exercise_id
+            elif inside and cell.kind == "code":
+                found.append(solved(cell.source))
+    return found
+
+
+# --- Solved and unsolved --------------------------------------------------------------------------
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+GIVEN_BEGIN, GIVEN_END = "### BEGIN GIVEN", "### END GIVEN"
+# `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
+_PLACEHOLDER = re.compile(
+    r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
+)
+
+
+def unsolved(source: str) -> str:
+    """Replace each solution by `...`, unless given code or a placeholder is there already."""
+    kept: list[str] = []
+    cutting = given = False
+    for line in source.split("\n"):
+        mark = line.strip()
+        if mark == BEGIN:
+            cutting = True
+            if not given and not _asks(kept, line):
+                kept.append(line[: len(line) - len(line.lstrip())] + "...")
+        elif mark == END:
+            cutting = False
+        elif mark not in (GIVEN_BEGIN, GIVEN_END) and not cutting:
+            kept.append(line)
+        given = mark == GIVEN_END
+    return "\n".join(kept)
+
+
+def _asks(kept: list[str], mark: str) -> bool:
+    """Whether there is a `...` to replace: in the line above, or, if not indented, in the cell."""
+    if mark.startswith("###") and any("..." in line for line in kept):
+        return True
+    return bool(kept and _PLACEHOLDER.match(kept[-1]))
+
+
+def solved(source: str) -> str:
+    """Remove the marks, the given code, and the placeholders that a solution replaces."""
+    kept: list[str] = []
+    given = False
+    for line in source.split("\n"):
+        mark = line.strip()
+        if mark == BEGIN:
+            while kept and _PLACEHOLDER.match(kept[-1]):
+                kept.pop()
+        elif mark in (GIVEN_BEGIN, GIVEN_END):
+            given = mark == GIVEN_BEGIN
+        elif mark != END and not given:
+            kept.append(line)
+    return "\n".join(kept)

@@ -15,11 +15,9 @@ from course_lib.checking.exercises import Exercise, exercises_at
 from course_lib.checking.submissions.notebook import CHECK_CALL
 from course_lib.problem import Problem
 from course_lib.sittings import Sitting, sitting_of
-from course_lib.texts import DATA_TAGS, HEADING, MARK, Cell, cells_of
+from course_lib.texts import BEGIN, DATA_TAGS, GIVEN_BEGIN, HEADING, MARK, Cell, cells_of
 
 ROOMS = Path("course_lib") / "chapters"
-BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-GIVEN_BEGIN, GIVEN_END = "### BEGIN GIVEN", "### END GIVEN"
 _PART = re.compile(r"### (BEGIN|END) (SOLUTION|GIVEN)")
 _LOOKS_LIKE_A_PART = re.compile(r"#.*\b(BEGIN|END) (SOLUTION|GIVEN)")
 

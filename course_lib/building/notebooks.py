@@ -13,16 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter, Text
+from course_lib.building.chapters import Chapter, Text
 from course_lib.outline import TITLES
 from course_lib.problem import Problem
 from course_lib.sittings import Sitting, Task, deeper_parts, reading_minutes
-from course_lib.texts import HEADING, Cell, folds
+from course_lib.texts import HEADING, Cell, folds, solved, unsolved
 
-# `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
-_PLACEHOLDER = re.compile(
-    r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
-)
 _OUR_TAGS = {"exercise", "drawing"}
 # The first line of a folded cell, which JupyterLab still shows.
 FOLD = "# Run this first: imports for the cells below"
@@ -42,47 +38,6 @@ _PYTHON = {
     "pygments_lexer": "ipython3",
 }
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-
-
-def unsolved(source: str) -> str:
-    """Replace each solution by `...`, unless given code or a placeholder is there already."""
-    kept: list[str] = []
-    cutting = given = False
-    for line in source.split("\n"):
-        mark = line.strip()
-        if mark == BEGIN:
-            cutting = True
-            if not given and not _asks(kept, line):
-                kept.append(line[: len(line) - len(line.lstrip())] + "...")
-        elif mark == END:
-            cutting = False
-        elif mark not in (GIVEN_BEGIN, GIVEN_END) and not cutting:
-            kept.append(line)
-        given = mark == GIVEN_END
-    return "\n".join(kept)
-
-
-def _asks(kept: list[str], mark: str) -> bool:
-    """Whether there is a `...` to replace: in the line above, or, if not indented, in the cell."""
-    if mark.startswith("###") and any("..." in line for line in kept):
-        return True
-    return bool(kept and _PLACEHOLDER.match(kept[-1]))
-
-
-def solved(source: str) -> str:
-    """Remove the marks, the given code, and the placeholders that a solution replaces."""
-    kept: list[str] = []
-    given = False
-    for line in source.split("\n"):
-        mark = line.strip()
-        if mark == BEGIN:
-            while kept and _PLACEHOLDER.match(kept[-1]):
-                kept.pop()
-        elif mark in (GIVEN_BEGIN, GIVEN_END):
-            given = mark == GIVEN_BEGIN
-        elif mark != END and not given:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def render(chapter: Chapter, links: "Links") -> dict[str, str]:

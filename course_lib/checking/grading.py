@@ -1,8 +1,6 @@
 """`check`, `hint`, `solution` and `quiz`; any outcome of a check becomes one stable line."""
 
-import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from course_lib.checking.values import to_builtin
 from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem
 from course_lib.show import Source
-from course_lib.texts import room_of
+from course_lib.texts import room_of, solution_of
 
 if TYPE_CHECKING:
     from course_lib.checking.widgets import QuizWidget
@@ -211,16 +209,13 @@ def _explain(error: Exception) -> str:
     return f"wants another kind of answer: checking it raised {message}"
 
 
-_FOLDER = Path(__file__).parents[2] / "solutions"
-
-
 def solution(exercise_id: str) -> Source:
     """The cells that solve an exercise; records that the solution was seen, unless it has passed.
 
-    Raises Problem if the solutions are not installed, ValueError for an unknown exercise.
+    Raises ValueError for an unknown exercise.
     """
     exercise = find(exercise_id)
-    cells = _cells_of(exercise.id)
+    cells = solution_of(exercise.id, room_of(int(exercise.id.partition(".")[0])))
 
     def seen(record: dict[str, Any]) -> None:
         if record.get("status") != "pass":  # else it was passed without the solution
@@ -228,23 +223,6 @@ def solution(exercise_id: str) -> Source:
 
     progress.update("exercises", exercise_id, seen)
     return Source("\n\n".join(cells), f"Solution of {exercise.id}")
-
-
-def _cells_of(exercise_id: str) -> list[str]:
-    chapter = int(exercise_id.partition(".")[0])
-    paths = sorted(_FOLDER.glob(f"{chapter:02}_*.ipynb"))
-    if not paths:
-        raise Problem(f"solutions/ is not here, so {exercise_id} cannot be shown: use a clone")
-    notebook = json.loads(paths[0].read_text(encoding="utf-8"))
-    solved, inside = [], False
-    for cell in notebook["cells"]:
-        source = "".join(cell["source"])
-        heading = re.match(r"### (\d+\.\d+)", source) if cell["cell_type"] == "markdown" else None
-        if heading:
-            inside = heading[1] == exercise_id
-        elif inside and cell["cell_type"] == "code":
-            solved.append(source)
-    return solved
 
 
 def questions_of(chapter: int | str) -> tuple[Question, ...]:

@@ -1,4 +1,4 @@
-"""The learner's progress: one JSON file in the user's data folder, never in the repository.
+"""The learner's progress: one JSON file in the learner's folder or data folder, never in a clone.
 
 A file with a value that no check would write is damaged and is set aside.
 """

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from course_lib import __version__, chapters
+from course_lib import __version__, chapters, home
 from course_lib.arguments import Parser, never_refuse
 from course_lib.cli.options import Answer
 from course_lib.problem import Problem
@@ -65,6 +65,8 @@ def _run(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     arguments.others = others
+    if arguments.command not in ("start", "upgrade") and (note := home.other_edition()):
+        print(f"[note] {note}", file=sys.stderr)
     result = cast(Command, arguments.module).run(arguments)
     return result.say(arguments.json) if isinstance(result, Answer) else result
 

@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from course_lib import launch
-from course_lib.home import home
-from course_lib.lab import has_browser, repository
+from course_lib.home import clone, home, place
+from course_lib.lab import has_browser
 from course_lib.lab.chromium import INSTALL_CHROMIUM, browser_path
 from course_lib.problem import Problem
 
-REINSTALL = "run `pip install -e .` in the repository"
+REINSTALL = f"run `pip install {'-e .` in the clone' if clone() else '--upgrade course-lib`'}"
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,9 @@ def pdf() -> Verdict:
 
 @look("notebooks")
 def notebooks() -> Verdict:
-    """Check that the notebooks are in the same clone as the package."""
+    """Check that one is in a folder of the course, or in the clone that the package runs from."""
     try:
-        return str(repository() / "notebooks")
+        return str(place() / "notebooks")
     except Problem as problem:
         what, _, remedy = str(problem).partition(": ")
         return "missing", what, remedy

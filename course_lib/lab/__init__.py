@@ -1,5 +1,5 @@
 """`course lab`: opens JupyterLab."""
 
-from course_lib.lab.start import command, has_browser, open_lab, repository, require_free
+from course_lib.lab.start import command, has_browser, open_lab, require_free
 
-__all__ = ["command", "has_browser", "open_lab", "repository", "require_free"]
+__all__ = ["command", "has_browser", "open_lab", "require_free"]

@@ -9,49 +9,15 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
-import course_lib
+from course_lib.home import FIRST, place
 from course_lib.problem import Problem
 
-FIRST = "notebooks/00_start_here.ipynb"
 PROMPT = "course_lib.lab.server.PromptConnection"
 CONTENTS = "course_lib.lab.server.Contents"
 # Each folder in STYLE is a JupyterLab extension; SETTINGS has default settings, which the learner's
 # own override.
 STYLE = Path(__file__).parent / "style"
 SETTINGS = Path(__file__).parent / "settings"
-
-
-def repository() -> Path:
-    """The root of the clone that has this package and notebooks/.
-
-    Raises Problem if the package was installed without the repository, or if the working directory
-    is in another clone of the course: its notebooks would run on this package.
-    """
-    root = Path(course_lib.__file__).resolve().parents[1]
-    here = clone_around(Path.cwd())
-    if here is not None and here != root:
-        remedy = f"run `pip install -e .` in {here} to work there"
-        remedy += f", or `cd {root}` first" if (root / FIRST).is_file() else ""
-        raise Problem(
-            f"{here} is a clone of the course, but its notebooks would run on the package in "
-            f"{root / 'course_lib'}: {remedy}"
-        )
-    if not (root / FIRST).is_file():
-        raise Problem(
-            f"the notebooks are not beside the package in {root}: clone the repository and run "
-            "`pip install -e .` in it"
-        )
-    return root
-
-
-def clone_around(folder: Path) -> Path | None:
-    """The clone of the course that is `folder` or contains it; None if there is none."""
-    folder = folder.resolve()
-    return next((each for each in (folder, *folder.parents) if _is_clone(each)), None)
-
-
-def _is_clone(folder: Path) -> bool:
-    return (folder / FIRST).is_file() and (folder / "course_lib").is_dir()
 
 
 def command(root: Path, port: int | None, browser: bool, notebook: str = FIRST) -> list[str]:
@@ -124,12 +90,12 @@ def has_browser() -> bool:
 def open_lab(port: int | None = None, browser: bool = True, notebook: str = "") -> int:
     """Run JupyterLab at a notebook, by default the first, until it exits; return its exit code.
 
-    Raises Problem as `repository`, `require_writable` and `require_free` do, or if JupyterLab is
+    Raises Problem as `place`, `require_writable` and `require_free` do, or if JupyterLab is
     not installed.
     """
-    root = repository()
+    root = place()
     if importlib.util.find_spec("jupyterlab") is None:
-        raise Problem("JupyterLab is missing: run `pip install -e .` in the repository")
+        raise Problem("JupyterLab is missing: run `pip install jupyterlab`")
     require_writable()
     if port is not None:
         require_free(port)

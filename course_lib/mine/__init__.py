@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from course_lib.home import home
+from course_lib import home
 from course_lib.mine.cells import lines_of, sources_with_used, taken_from_the_course, text_of
 from course_lib.problem import Problem
 
@@ -131,13 +131,12 @@ BY_NAME = {name: part for part in PARTS for name in part.names}
 
 
 def folder() -> Path:
-    """`mine/` in the clone that this library runs from; in `home()` without a clone.
+    """`mine/` in the learner's folder, or in the clone that this library runs from; else at home.
 
     Also in `home()` if the variable COURSE_HOME is set, as for a class or a test.
     """
-    clone = Path(__file__).parents[2]
-    in_clone = (clone / "notebooks").is_dir() and "COURSE_HOME" not in os.environ
-    return (clone if in_clone else home()) / "mine"
+    here = None if os.environ.get("COURSE_HOME") else home.folder() or home.clone()
+    return (here or home.home()) / "mine"
 
 
 def file_of(part: Part) -> Path:

@@ -13,8 +13,9 @@ from ipykernel.kernelspec import get_kernel_dict
 from course_lib.building import build, compare, notebooks
 from course_lib.building.chapters import ROOMS
 from course_lib.building.folders import FOLDERS
-from course_lib.building.notebooks import FOLD, solved, unsolved, with_papers
+from course_lib.building.notebooks import FOLD, with_papers
 from course_lib.problem import Problem
+from course_lib.texts import solved, unsolved
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = """\

@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from pathlib import Path
 
-import course_lib
+from course_lib import home
+from course_lib.problem import Problem
 
 ABOUT = "write the notebooks from the chapters' texts (for contributors)"
 
@@ -18,7 +18,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Say what was written, or under --check what must be done; 1 if anything must."""
     from course_lib import building
 
-    root = Path(course_lib.__file__).resolve().parents[1]
+    root = home.package_root()
+    if any(root.glob("course_lib-*.dist-info")):
+        raise Problem(f"{root} is no clone: `course start DIRECTORY` lays the notebooks out")
     if not arguments.check:
         outcomes = building.build(root)
         changed = [outcome for outcome in outcomes if outcome.state != "current"]

@@ -1,22 +1,19 @@
 """`course upgrade`."""
 
 import argparse
-from pathlib import Path
 
-import course_lib
-
-ABOUT = "bring the newest version, beside what you wrote"
+ABOUT = "bring the newest edition, beside what you wrote"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """None."""
+    """Whether to stay."""
+    about = "keep the folder's edition instead, whatever is installed"
+    parser.add_argument("--stay", nargs="?", const="", metavar="EDITION", help=about)
 
 
-def run(_arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Say what is new, and where the learner's own files are."""
-    from course_lib.upgrading import upgrade
+    from course_lib.starting import upgrade
 
-    print("looking for a new version", flush=True)
-    root = Path(course_lib.__file__).resolve().parents[1]
-    print("\n".join(upgrade(root)))
+    print("\n".join(upgrade(arguments.stay)))
     return 0

@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from course_lib.home import home
+from course_lib.home import of_the_user
 from course_lib.launch.two_nodes import search_path
 from course_lib.problem import Problem
 
@@ -72,7 +72,7 @@ class Folder:
 
 def learners() -> Folder:
     """The folder of the cluster that `course cluster up` starts."""
-    return Folder((home() / "cluster").absolute())
+    return Folder((of_the_user() / "cluster").absolute())
 
 
 NODES = ("n1", "n2")
