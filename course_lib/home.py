@@ -14,6 +14,7 @@ from course_lib.problem import Problem
 
 FIRST = "notebooks/00_start_here.ipynb"
 RECORD = Path(".course") / "edition.json"
+NEWER = "`pip install --upgrade course-lib`"
 
 
 def home() -> Path:
@@ -122,15 +123,20 @@ def keep(root: Path, handed: Edition) -> None:
     os.replace(half, root / RECORD)
 
 
+def is_ahead(version: str) -> bool:
+    """Whether an edition is newer than the installed course."""
+    from packaging.version import Version
+
+    return bool(version) and Version(version) > Version(course_lib.__version__)
+
+
 def other_edition() -> str:
     """One line if the folder in which one is has another edition than the package; else ""."""
     here, installed = folder(), course_lib.__version__
     if here is None or (own := edition(here)).version == installed:
         return ""
-    if own.stays:
-        said = f"this folder stays at edition {own.version}, installed is {installed}"
-        return f"{said}: `course upgrade` brings it"
-    return (
-        f"this folder has edition {own.version}, installed is {installed}: `course upgrade` brings "
-        "it beside what you wrote, `course upgrade --stay` keeps yours"
-    )
+    said = f"{'stays at' if own.stays else 'has'} edition {own.version}, installed is {installed}"
+    if is_ahead(own.version):
+        return f"this folder {said}: run {NEWER}"
+    keeps = "" if own.stays else ", `course upgrade --stay` keeps yours"
+    return f"this folder {said}: `course upgrade` brings it beside what you wrote{keeps}"

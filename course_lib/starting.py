@@ -12,15 +12,12 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from packaging.version import Version
-
 from course_lib import __version__, home
 from course_lib.building.folders import FOLDERS, Outcome, expected, load, untouched
-from course_lib.home import Edition
+from course_lib.home import NEWER, Edition
 from course_lib.launch.errors import uninterrupted
 from course_lib.problem import Problem
 
-NEWER = "`pip install --upgrade course-lib`"
 # If these are set, as in a hook, git would use another repository than the clone.
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 Digests = Mapping[str, str]  # by name, relative to the root
@@ -54,7 +51,7 @@ def start(directory: Path, solutions: bool | None = None, leave: bool = False) -
         before = home.edition(root)
         if before.stays and not leave:
             return [f"{root} stays at edition {before.version}: `course upgrade` in it ends that"]
-        if before.version and Version(before.version) > Version(__version__):
+        if home.is_ahead(before.version):
             raise Problem(
                 f"{root} has edition {before.version}, the installed course is only {__version__}: "
                 f"run {NEWER} first"

@@ -146,7 +146,7 @@ def test_what_is_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
     finding = machine.notebooks()
-    assert finding.status == "missing" and "clone the repository" in finding.remedy
+    assert finding.status == "missing" and "course start" in finding.remedy
     monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path / "absent")
     assert machine.shared_memory().status == "ok"
     (tmp_path / "file").write_text("")

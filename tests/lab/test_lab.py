@@ -93,7 +93,7 @@ def not_here(root):
     [
         ([], 0, "--port must be from 1 to 65535"),
         ([], 65536, "--port must be from 1 to 65535"),
-        ([not_here], None, "clone the repository and run"),
+        ([not_here], None, "no folder of the course is here: run `course start DIRECTORY`"),
         (
             [another_clone],
             None,
