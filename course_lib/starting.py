@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from course_lib import __version__, home
-from course_lib.building.folders import FOLDERS, Outcome, expected, load, untouched
+from course_lib.building.folders import Outcome, expected, load, untouched, write
 from course_lib.home import NEWER, Edition
 from course_lib.launch.errors import uninterrupted
 from course_lib.problem import Problem
@@ -70,15 +70,12 @@ def start(directory: Path, solutions: bool | None = None, leave: bool = False) -
             f"{root} cannot be written ({error.strerror}): give a directory of yours"
         ) from error
     if before.files and not outcomes:
-        return [f"edition {__version__} is there; after {NEWER} a newer one comes by this command"]
+        return [f"edition {__version__} is here; {NEWER}, then this command, brings a newer one"]
     if before.files:
-        return _report(root, outcomes, f"edition {__version__}")
-    counts = (f"{sum(name.startswith(one) for name in fresh)} in {one}/" for one in FOLDERS)
-    return [
-        *(outcome.line(root) for outcome in outcomes if outcome.state == "kept"),
-        f"edition {__version__}: {', '.join(counts)}",
-        f"now run `cd '{root}' && course lab`",
-    ]
+        return _report(root, outcomes, f"edition {__version__}", len(outcomes))
+    kept = [outcome for outcome in outcomes if outcome.state == "kept"]
+    report = _report(root, kept, f"edition {__version__}", len(fresh))
+    return [*report, f"now run `cd '{root}' && course lab`"]
 
 
 def _require_a_place(root: Path) -> None:
@@ -126,14 +123,10 @@ def _is_solution(name: str) -> bool:
 
 def _write(root: Path, names: list[str], texts: Mapping[str, bytes]) -> None:
     for name in names:
-        path = root / name
-        if name not in texts:
-            path.unlink(missing_ok=True)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_name(path.name + ".tmp")
-        half.write_bytes(texts[name])
-        os.replace(half, path)
+        if name in texts:
+            write(root / name, texts[name])
+        else:
+            (root / name).unlink(missing_ok=True)
 
 
 def _stay(root: Path, version: str) -> list[str]:
@@ -156,11 +149,11 @@ def digest(content: bytes) -> str:
 
 
 def bring(
-    root: Path, handed: Digests, fresh: Digests, write: Callable[[list[str]], None]
+    root: Path, handed: Digests, fresh: Digests, write_all: Callable[[list[str]], None]
 ) -> list[Outcome]:
-    """Let `write` bring the files of `fresh`, after setting aside what the learner wrote there.
+    """Let `write_all` bring the files of `fresh`, with what the learner wrote there set aside.
 
-    `write` gets the names of all files to be written or, if `fresh` does not have them, deleted.
+    It gets the names of all files to be written or, if `fresh` does not have them, deleted.
     Raises Problem, with everything in its place again, if one cannot be written.
     """
     moved: dict[str, tuple[Path, bool]] = {}  # name → its new path, and whether it was edited
@@ -175,7 +168,7 @@ def bring(
             names.append(name)
             if there and there != old:
                 moved[name] = _set_aside(root / name)
-        write(names)
+        write_all(names)
     except (OSError, Problem) as error:
         for name, (path, _) in moved.items():
             if not os.path.lexists(root / name):
@@ -246,14 +239,14 @@ def _free_name(path: Path) -> Path:
         number += 1
 
 
-def _report(root: Path, outcomes: list[Outcome], edition: str) -> list[str]:
+def _report(root: Path, outcomes: list[Outcome], edition: str, count: int) -> list[str]:
     """A line for each notebook and each kept file, and one about all."""
     lines = [
         outcome.line(root)
         for outcome in outcomes
         if outcome.state == "kept" or outcome.path.suffix == ".ipynb"
     ]
-    return [*lines, f"upgraded to {edition}: {len(outcomes)} files are new, changed or gone"]
+    return [*lines, f"{edition} is here: {count} files are new, changed or gone"]
 
 
 # --- A clone --------------------------------------------------------------------------------------
@@ -288,7 +281,7 @@ def upgrade_clone(root: Path) -> list[str]:
     with uninterrupted():  # for about a second
         outcomes = bring(root, handed, fresh, lambda _names: _merge(root, fresh))
     new = git(root, "rev-parse", "--short", "HEAD").strip()
-    lines = _report(root, outcomes, f"commit {new}")
+    lines = _report(root, outcomes, f"commit {new}", len(outcomes))
     if "pyproject.toml" in fresh:
         lines.append("now run `pip install -e .`: the course may need other packages than before")
     return lines

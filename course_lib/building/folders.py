@@ -124,7 +124,7 @@ def build(root: Path) -> list[Outcome]:
     for outcome, text in list(_examined(root)):
         path = outcome.path
         if outcome.state in ("missing", "stale"):
-            _write(path, text)
+            write(path, text.encode())
             outcome = Outcome(path, "written")
         elif outcome.state == "surplus" and untouched(load(path)):
             path.unlink()
@@ -135,8 +135,9 @@ def build(root: Path) -> list[Outcome]:
     return outcomes
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, content: bytes) -> None:
+    """Write a file by renaming, so that nobody ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(text.encode("utf-8"))
+    temporary.write_bytes(content)
     os.replace(temporary, path)

@@ -1,5 +1,6 @@
 import importlib
 import os
+import shlex
 import socket
 import sys
 import webbrowser
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import course_lib
+from course_lib import cli, home
 from course_lib.lab import start as lab
 from course_lib.problem import Problem
 
@@ -53,6 +55,20 @@ def test_the_lab_opens_at_the_first_notebook(root, started, tmp_path_factory, ca
         assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in arguments
         assert "--no-browser" not in arguments
         assert not any("port" in argument for argument in arguments)
+
+
+def test_the_lab_opens_a_learners_folder(root, started, tmp_path_factory, capsys):
+    """From within, and by its name."""
+    folder = tmp_path_factory.mktemp("a folder")
+    home.keep(folder, home.Edition(course_lib.__version__, {}, False))
+    (folder / "exercises").mkdir()
+    for command, place in (("lab", folder / "exercises"), (f"lab '{folder}/exercises'", root)):
+        os.chdir(place)
+        cli.main(shlex.split(command))
+        assert f"--ServerApp.root_dir={folder}" in started.pop()
+    os.chdir(root)
+    assert cli.main(["lab", str(tmp_path_factory.mktemp("other"))]) == 2 and not started
+    assert "is no folder of the course: run `course start '" in capsys.readouterr().err
 
 
 def test_without_a_browser_the_lab_starts_and_says_so(started, monkeypatch, capsys):
