@@ -206,7 +206,7 @@ figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 # 2. GPT-2 1.5B, sequences of 1024: from which micro-batch on do the intermediate results outweigh the optimizer?
 # 3. How much does 8-bit AdamW save on LLaMA-2 7B?
 #
-# The panel assumes flash attention (闪存注意力), which stores no number for each pair of tokens.
+# The panel assumes flash attention (闪存注意力), which does not store a number for every pair of tokens.
 
 # %%
 from course_lib.chapters.ch03_what_is_in_the_memory import panels

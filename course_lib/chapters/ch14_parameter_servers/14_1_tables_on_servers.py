@@ -85,7 +85,7 @@ expect(
 # $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
 # \underbrace{100{,}000 \cdot 8}_{\text{row numbers}} = 52 \text{ MB}.$$
 #
-# The table's rows do not appear: ten times as many customers cost ten times the memory, and not one byte more on the wire.
+# The table's size does not appear: ten times as many customers cost ten times the memory, and not one byte more on the wire.
 #
 # **Remember**
 # - A table's gradient has one non-zero row for each distinct row that the batch looked up.
@@ -195,7 +195,7 @@ print(together.indices().tolist(), together.values()[:, 0].tolist())
 #
 # Then each owner updates its rows. TorchRec, PyTorch's library for recommenders, calls this *row-wise* sharding. It also offers *table-wise* (each GPU owns whole tables) and *column-wise* (each owns some numbers of every row), and its planner chooses for each table.
 #
-# Here are all four ways, first what moves and then what is stored:
+# All four ways, first what moves, then what is stored:
 
 # %% tags=["drawing"]
 seven_eighths = 7 / 8 * 100_000
@@ -322,7 +322,7 @@ linked = {
 figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update")
 
 # %% [markdown]
-# The losses are those of one process, up to rounding. Each trainer uses some 125 of the table's 8192 rows (192,000 B go out), so the last bar, an all-reduce of the table, is long.
+# The losses are those of one process, up to rounding. Each trainer uses some 125 of the table's 8192 rows (the server sends 192,000 B), so the last bar, an all-reduce of the table, is long.
 #
 # **Remember**
 # - The bytes of all $n$ trainers go through one link. It is full at (time of an update) / (time of one push) trainers.

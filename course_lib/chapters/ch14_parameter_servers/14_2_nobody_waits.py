@@ -88,7 +88,7 @@ figures.late_gradients(
 
 # %% [markdown]
 # **Explain.** About 2, as if all were equally fast. Whenever the server applies a gradient, the rows that the two *other* trainers hold become older by one update. So each update, from a fast trainer or a slow one, makes two other gradients staler by one. The average is $n - 1$. (The run has less: at the start
-# no gradient is stale yet, and between push and pull a trainer holds no rows.)
+# no gradient is stale yet, and between push and pull a trainer holds no rows, for long on a busy machine.)
 #
 # But the trainers do not share it equally. While the slow one computes once, each of the others updates four times. So in a long run its gradients are about 8 updates stale, and theirs about 1.25.
 #
@@ -98,8 +98,7 @@ figures.late_gradients(
 # %% [markdown]
 # ### Where you meet staleness today
 #
-# In reinforcement learning of language models, *actors* generate texts with a copy of the weights while a *learner* updates them. If nobody waits, a text was written with weights some versions old: **policy lag**. AReaL bounds the number of versions (arXiv:2505.24298). IMPALA weights each
-# sample by how much more or less probable the new weights make it (arXiv:1802.01561).
+# In reinforcement learning of language models, *actors* generate texts with a copy of the weights while a *learner* updates them. If nobody waits, a text was written with weights some versions old: **policy lag**. AReaL bounds the number of versions (arXiv:2505.24298). IMPALA scales each sample by how much more or less probable the new weights make it (arXiv:1802.01561).
 #
 # **Remember**
 # - Nobody waits: each gradient is $n-1$ updates stale on average, and a slow trainer's are the stalest.
@@ -221,7 +220,7 @@ for event in hybrid.events:
     print(f"{1000 * event.at_s:6.1f}  {indent} {event.what}")
 
 # %% [markdown]
-# **Explain.** None. The master called each trainer once, "train", and waits for the answer: it controls the job, not each step. Now read one trainer's column from top to bottom:
+# **Explain.** None. The master called each trainer once, "train", and waits for the answer: it controls the job, not each step. Now read one trainer's column downwards:
 #
 # 1. The trainer asks the server for its rows and *waits*.
 # 2. It has the loss, and the backward pass begins.
