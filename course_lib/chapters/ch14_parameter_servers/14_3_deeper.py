@@ -458,7 +458,7 @@ if not obstacle:
 
 # %%
 if obstacle:
-    print(f"This machine can't have two nodes: {obstacle}. On others: 6 to 8 % more.")
+    print(f"This machine can't have two nodes: {obstacle}. On others: 6 to 9 % more.")
 else:
     print(f"pulled and pushed {moved:,} B, counted {sum(counted['link']):,} B")
 
