@@ -97,7 +97,7 @@ assert difference < 1e-5
 # %% [markdown]
 # Only rounding is left. Two sentences that you may read elsewhere are not quite right (notes 000 and 004):
 #
-# - "The workers sum their gradients *periodically*." They do so at **every** update. A single update with its own gradient would make a replica differ for good.
+# - "The workers sum their gradients *periodically*." They do so at **every** update. After a single update with its own gradient a replica would differ for good.
 # - "The gradient is the change of the parameters." The optimizer makes the change from it: SGD takes $-\text{learning rate} \cdot g$, and Adam's change hardly depends on the size of $g$.
 #
 # ### The first limit: the model must fit

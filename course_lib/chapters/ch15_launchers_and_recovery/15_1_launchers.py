@@ -12,7 +12,7 @@
 #
 # After this sitting you can
 #
-# - start ranks yourself, and say what torchrun, Slurm, Kubernetes and Ray add to that,
+# - start ranks yourself, and say what torchrun and Slurm add to that (folded: Kubernetes, Ray),
 # - read a batch script for several nodes, and say what breaks if a line is wrong,
 # - run one job under torchrun, accelerate, DeepSpeed and Megatron, and say which of two settings wins.
 #
