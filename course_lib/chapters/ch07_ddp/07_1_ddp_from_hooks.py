@@ -278,7 +278,8 @@ expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 # (1) Nothing: the only bucket is full when the embedding's gradient is ready. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms: 88 ms in all.
 #
 # </details>
-#
+
+# %% [markdown]
 # **Remember**
 # - A bucket leaves when it is full *and* the link is free. The last one is full when the backward pass ends, so it is always exposed.
 
