@@ -112,7 +112,7 @@ expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 # that took. In a terminal, `course doctor` looks at more and says what to do about it.
 #
 # Each notebook has its own process, its **kernel** (内核), which keeps running when you close the
-# notebook and holds 450 to 860 MB. So end old ones now and then: *Kernel → Shut Down All Kernels*.
+# notebook and holds 450 to 860 MB. End old ones: *Kernel → Shut Down All Kernels*.
 
 # %%
 doctor.self_test()
@@ -147,7 +147,7 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # | 17 | [Capstone](17) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit, a report |
 #
 # There are four routes. In a terminal, `course progress --route thread` chooses one, and `course progress`
-# shows how far you are. Each sitting below has its minutes without exercises; the hours of a route include them:
+# shows how far you are. Below are the minutes of each sitting and of a chapter's exercises; a route's hours include both:
 
 # %%
 print(in_brief())
@@ -165,7 +165,7 @@ Overview()
 # - **GB** is $10^9$ bytes, **GiB** is $2^{30}$ bytes.
 # - **FLOP** is a floating-point operation, **FLOP/s** a speed.
 # - Bandwidth is per direction: a link that sends 50 GB/s and receives 50 GB/s at once has 50 GB/s. Peak rates are those for dense matrices.
-# - A number is measured in the notebook or has its source beside it.
+# - A number is measured or computed in the notebook, or has its source beside it.
 
 # %% [markdown]
 # ## The answer

@@ -167,6 +167,7 @@ figures.stacked_bars(
 assert mixtral.total == 46_702_792_704
 deepseek = models.MODELS["deepseek-v3"].parameters()
 assert deepseek.experts == 58 * 256 * 3 * 7168 * 2048
+assert round((deepseek.active - deepseek.embedding) / 1e8) == 366  # 36.6 B
 assert deepseek.chosen_experts + deepseek.shared_experts == 58 * 9 * 3 * 7168 * 2048
 llama = models.MODELS["llama2-13b"].parameters()
 assert 0.95 < mixtral.active / llama.active < 1.05
@@ -216,7 +217,7 @@ panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
 # %% [markdown]
 # **Answers.**
 #
-# 1. The factor must reach the imbalance, 1.83 with 8 experts.
+# 1. The busiest expert's 1.83 × the mean: the imbalance.
 # 2. The busiest *rank*: it has 1.27 times the mean with 2 ranks of 4 experts, 1.83 times with 8 ranks of one. Fewer experts per rank average less.
 #
 # ### Why routers become skewed, and what helps

@@ -181,7 +181,7 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=wires)
 # Every framework puts tp innermost. Megatron-LM puts pp outermost, because it sends least (arXiv:2104.04473, section 3); Llama 3 dp, because it
 # hides best (arXiv:2407.21783, section 3.3.2).
 #
-# In this order the theory predicts 2.9 s for the update. It assumes that collectives reach 80 % of NVLink's 450 GB/s, so 360 GB/s, and that nothing of tp
+# With tp innermost the theory predicts 2.9 s for the update. It assumes that collectives reach 80 % of NVLink's 450 GB/s, so 360 GB/s, and that nothing of tp
 # hides.
 #
 # **Predict.** The order is changed, and tp is outermost. The 8 ranks of a tp group are now in 8 different nodes. By which factor does the step get
@@ -257,8 +257,7 @@ percent = 100 * exchange_s / (80 * computing_s)
 expect(percent, label="exchange, of computing", unit="%", yours=share)
 
 # %% [markdown]
-# **Explain.** 0.25 s of communication for $80 \cdot 0.596 = 47.7$ s of computing, 0.5 %. The exchange is the same, and there is 80 times as much
-# computing for it. Count the FLOP for each byte that a GPU sends, with $P$ parameters, $t$ tokens in a micro-batch, $m$ micro-batches, and fp32 gradients
+# **Explain.** 0.25 s of communication for $80 \cdot 0.596 = 47.7$ s of computing, 0.5 %. The exchange stays, for 80 times the computing. Count the FLOP for each byte that a GPU sends, with $P$ parameters, $t$ tokens in a micro-batch, $m$ micro-batches, and fp32 gradients
 # that are sent twice:
 #
 # $$\frac{6\,P\,t \cdot m}{2 \cdot 4\,P} = \frac{3}{4}\,t\,m \quad\text{FLOP per byte.}$$
@@ -322,7 +321,8 @@ figures.bars(batches, "{:.1f}".format, title, style.COMPUTING)
 #
 # Choose tp, pp and cp so that their product divides the number of GPUs; dp is the rest. For LLaMA-2 70B on 2048 H100, tp 8 · pp 8 leaves 32 replicas and
 # no idle GPU. The 8 ranks of a tp group must share a node, because tp sends 36 times as much as dp and nothing hides it. In the wrong order the same
-# update takes 6.3 s instead of 2.9 s. dp may use the slow wire: $\frac{3}{4}\,t\,m$ FLOP per byte grow with the micro-batches.
+# update takes 6.3 s instead of 2.9 s. dp may use the slow wire, if
+# $\frac{3}{4}\,t\,m$ is far above its ridge.
 
 # %% tags=["exercise"]
 from dataclasses import replace

@@ -193,7 +193,7 @@ figures.ranked_layouts(free, title, careful=careful)
 # %% [markdown]
 # The hatched end of a bar leads to the time under the cautious assumptions. If hiding were free, ZeRO-3 without stages would win. Under the cautious assumptions it
 # is 24 % behind the best layout, since it gathers all weights for each of 16 micro-batches. The diamond marks the layout that loses least in both cases, 8 %.
-# Your plan by hand loses 12 % and 3 %. Among layouts that lose little, decide by memory to spare, by what your framework does well and what you can debug.
+# Your plan by hand loses 12 % if hiding is free, and 3 % else: the theory cannot tell it from the diamond. Among layouts that lose little, decide by memory to spare, by what your framework does well and what you can debug.
 
 # %% [markdown]
 # ### Deeper: what hiding costs
@@ -350,7 +350,7 @@ assert not any(name.startswith("dp") for name in four.sent)
 # **Explain.** The one replica takes the whole batch, so its messages are twice as large, in the same number of calls. Without ZeRO, dp does not change what a rank stores. And dp sends
 # nothing, because a single replica has no partner.
 #
-# In a terminal: `course demo three_d --ranks 8`, or `torchrun --standalone --nproc-per-node=8 -m course_lib.demos three_d`. Try `--schedule interleaved` too.
+# In a terminal: `course demo three_d --ranks 8`, or `torchrun --standalone --nproc-per-node=8 -m course_lib.demos three_d`.
 #
 # **Remember**
 # - Cut for tp, then take a stage's layers, then average over dp once.
