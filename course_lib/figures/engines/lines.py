@@ -315,7 +315,7 @@ def lines(
     for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         frame.curve(Curve(points, colour))
         x, y = frame.x(points[-1][0]), frame.y(points[-1][1])
-        drawing.line([(x, y), (frame.right, y)], colour, 0.5)
+        drawing.line([(x, y), (frame.right, y)], style.GREY, 0.5, dashed=True)
         names.append((y, name, colour))
     _names(frame, sorted(names))
     return drawing
