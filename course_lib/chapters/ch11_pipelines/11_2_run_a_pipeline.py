@@ -83,7 +83,7 @@ assert chunked.in_flight(0) == 4 + 3 / 2
 #
 # $$(p-1)\,(f + b - 2w), \quad\text{with } b = 2,\ w = 1:\ 3 \text{ units instead of } 9$$
 #
-# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most $b/2$). The price: a micro-batch's activations are kept
+# (Qi et al. 2023, arXiv:2401.10241, section 2; as long as $w$ is at most $f$ and at most half of $b$). The price: a micro-batch's activations are kept
 # until its W, so every stage holds $p$ micro-batches, even the last one.
 
 # %%
@@ -253,7 +253,7 @@ figures.stacked_bars(rows, "LLaMA-3.1 8B on 4 stages", units.format_bytes, limit
 # 5`, and `overlap_p2p_comm` lets messages run beside the computation. In TorchTitan the flags are `--parallelism.pipeline_parallel_degree 8` and
 # `--parallelism.pipeline_parallel_schedule Interleaved1F1B`.
 #
-# Now try it. Times are in forward passes of a stage.
+# Try it. Times are in forward passes of a stage.
 #
 # 1. Choose `interleaved` and raise the virtual stages from 1 to 4. What falls, and which number rises?
 # 2. 8 stages, 16 micro-batches, `transfer` 0.25: which suffers more, gpipe or 1f1b, and why?
