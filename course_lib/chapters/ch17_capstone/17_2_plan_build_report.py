@@ -211,7 +211,7 @@ title = "70B by theory, the small model counted"
 figures.bars(handed, units.format_bytes, title, tens=True)
 
 # %% [markdown]
-# **Explain.** The axes are the same, without cp, and with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. If you built these parts, rank 0's messages came out of your own mesh, pair of cut matrices,
+# **Explain.** Apart from cp the axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. If you built these parts, rank 0's messages came out of your own mesh, pair of cut matrices,
 # pipeline and ring. `keep_run` keeps all of it for the report.
 #
 # Now the time. At best, eight ranks share the work among the cores:
