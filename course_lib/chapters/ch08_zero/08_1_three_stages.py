@@ -10,7 +10,7 @@
 #
 # You have eight GPUs with 80 GB each, 640 GB in all, and want to train LLaMA-2 7B. Its weights, gradients and
 # optimizer take 108 GB. You start DDP (chapter 7), and it dies in the first update: out of memory, although the
-# memory would hold these 108 GB almost six times. Why? And what does it cost to make them fit?
+# memory would hold these 108 GB almost six times. **Why? And what does it cost to make them fit?**
 #
 # After this sitting you can
 #

@@ -8,7 +8,7 @@
 # # 8 ZeRO in code
 #
 # A GPT with 110,336 parameters has 1.77 MB of model states in fp32. On two ranks, each stage of ZeRO leaves less on each, and no
-# loss changes. How does a program do that?
+# loss changes. **How does a program do that?**
 #
 # After this sitting you can
 #
