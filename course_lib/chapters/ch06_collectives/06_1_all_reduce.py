@@ -409,7 +409,7 @@ except ValueError as problem:
     print(f"At most α, at least β: {here.explain()}")
 
 # %%
-expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
+expect(..., 1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
 
 # %% [markdown]
 # If no line fits, the machine was busy and a small tensor took longer than a large one. Close other programs and repeat both
