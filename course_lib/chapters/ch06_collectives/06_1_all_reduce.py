@@ -419,7 +419,7 @@ expect(..., 1e6 * here.latency_s, label="α of this machine", unit="µs", yours=
 times = list(zip(sizes, measured, strict=True))
 figures.collective_times(
     ring_or_tree("all-reduce", 2**16, 2, here),
-    "your machine: the model's lines, and your measured times as dots",
+    "your machine: the model's line, and your measured times as dots",
     2**10,
     2**22,
     {"ring": times},
