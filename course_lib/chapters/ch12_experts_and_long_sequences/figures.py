@@ -37,7 +37,7 @@ def expert_bars(load: ExpertLoad, title: str = "") -> Drawing:
     if load.capacity < load.choices:
         levels[f"capacity {load.capacity:,}"] = load.capacity
     up = even([0, max(*load.load, *levels.values())], _short, "choices that fall on each expert")
-    busiest = f"the busiest expert gets {max(load.load):,}, {load.imbalance:.2f} times as many as the mean"
+    busiest = f"the busiest expert gets {max(load.load):,}, {load.imbalance:.2f} times the mean"
     note = (
         f"{counted(experts, 'expert')}, {counted(per_rank, 'expert')} on each of "
         f"{counted(load.ranks, 'rank')}, which hands over {format_bytes(load.dispatch_bytes)} in "
