@@ -86,7 +86,7 @@ assert len(set(found.values())) == 2
 
 # %% [markdown]
 # 1. Without prefetch the GPU waits for all 14 messages. One layer ahead hides nine. Left are the gathers of the root, of layer 1 and, at the turn,
-#    of layer 4, and the last two reductions. Two layers ahead are no faster: these five messages cannot start sooner. They cost one more layer, 2.81 GB instead of 2.41.
+#    of layer 4, and the last two reductions. Two layers ahead are no faster: these five messages cannot start sooner. But the most memory is 2.81 GB instead of 2.41.
 # 2. Switch `reshard` off. Then all layers are whole at the turn (section 9.2).
 #
 # ### Count it

@@ -134,9 +134,10 @@ except ValueError as refusal:
 # %% [markdown]
 # ## 9.5 The library: FSDP1 and FSDP2
 #
-# **FSDP1**, `FullyShardedDataParallel`, came into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*; note 002 lists it), and not in September 2023,
-# as note 001 says. PyTorch's tutorial calls it deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a
-# tensor that knows on which ranks its parts lie.
+# **FSDP1**, `FullyShardedDataParallel`, came from FairScale (*Fully Sharded Data Parallel: faster AI training with fewer GPUs*, 2021)
+# into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*; note 002 lists both), and not in September 2023, as note 001 says. PyTorch's tutorial calls
+# it deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
+# lie.
 #
 # | | FSDP1 | FSDP2 |
 # |---|---|---|
@@ -227,7 +228,7 @@ for what, (calls, size) in along.items():
 assert along["node all-reduce"][1] == 4 * parameters / 2
 
 # %% [markdown]
-# **Explain.** One for each unit, and each carries half of the unit's numbers. In nodes of eight it would be an eighth. The gradient is `Replicate`, a copy, between the nodes and `Shard` inside them.
+# **Explain.** One for each unit, and each carries half of the unit's numbers. The gradient is `Replicate`, a copy, between the nodes and `Shard` inside them.
 #
 # If an update has four micro-batches, `set_requires_all_reduce(False)`
 # in the first three reduces inside the node each time and between the nodes only once:
@@ -567,7 +568,7 @@ figures.loss(
 )
 
 # %% [markdown]
-# The three curves lie on top of each other. Each rank stores half of everything.
+# The three curves coincide. Each rank stores half of everything.
 #
 # ### Two lanes, predicted and measured
 #
