@@ -148,8 +148,9 @@ def peak_above_weights(gpt):
 
 foretold = [above_weights(mode) for mode in ("none", "full")]
 peaks = [peak_above_weights(gpt) for gpt in (normal, checkpointed)]
-for expected, found in zip(foretold, peaks, strict=True):
-    expect(expected, found, within=0.04, label="peak above the weights", unit="B")
+names = ("peak, all kept", "peak, recomputed")
+for name, expected, found in zip(names, foretold, peaks, strict=True):
+    expect(expected, found, within=0.04, label=name, unit="B")
 expect(
     foretold[1] / foretold[0],
     peaks[1] / peaks[0],
