@@ -107,6 +107,7 @@ small, large = (min(with_sgd[batch].values()) for batch in (16, 1024))
 print(f"best loss: {small:.2f} with batch 16, {large:.2f} with batch 1024")
 print(f"batch 1024, rate 256: {with_sgd[1024][256]:.2f}; guessing: {guessing:.2f}")
 assert abs(small - 2.46) < 0.02 and abs(large - 2.70) < 0.02
+assert best_sgd[1024] == 128 and 3.5 < with_sgd[1024][256] < guessing
 
 # %% [markdown]
 # **Explain.** From batch 16 to 64 SGD's best rate grows by 4 and Adam's by 2, as the rules say, to the nearest
