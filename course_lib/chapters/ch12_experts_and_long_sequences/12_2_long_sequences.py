@@ -282,6 +282,8 @@ figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colo
 # add up to the same. (The sum falls, since smaller chunks waste fewer scores that the mask hides.) The same ring with zig-zag slices:
 
 # %%
+from course_lib.chapters.ch12_experts_and_long_sequences import steppers
+
 steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
