@@ -94,6 +94,7 @@ def own_loss(rank, model):
     return mean_loss(model, own_rows(training.batches()[0], rank))
 
 
+# %%
 def step(policy):
     """One step: a weight's class, shape and local shape, and the collectives."""
     rank, model = cut_model(mp_policy=policy)
@@ -467,7 +468,7 @@ assert own_norm != other_norm and max(own_norm, other_norm) < norm
 #
 # LLaMA-2 70B in fp32 on 64 ranks: a *sharded* state dict is 4.3 GB on each rank, a *full* one 276 GB on rank 0. `model.state_dict()` of FSDP2 is sharded: it holds DTensors, each rank's own
 # parts, and nothing is sent. That is what a checkpoint of a training needs (section 15.7). To publish the model you want whole tensors on one rank: `StateDictOptions(full_state_dict=True,
-# cpu_offload=True)` gathers tensor by tensor into rank 0's host memory.
+# cpu_offload=True)` gathers tensor by tensor into rank 0's host memory. First what each of them costs:
 
 
 # %%
@@ -481,6 +482,11 @@ def dict_of(model, full):
     return found, sum(held.values()), log.sent().get("all-gather", (0, 0))[0]
 
 
+# %% [markdown]
+# Then take both, overwrite a weight with zeros, and load the full one:
+
+
+# %%
 def saved_twice():
     """Bytes and all-gathers of both kinds; whether the full one can be loaded."""
     _, model = cut_model()
