@@ -249,7 +249,7 @@ class Overview:
     """A table of the sittings with their minutes, and one of the routes: the map of chapter 0."""
 
     def _repr_markdown_(self) -> str:
-        lines = ["| | sittings, and the minutes of each | exercises |", "|---|---|---|"]
+        lines = ["| | sittings, and the minutes of each | exercises, minutes |", "|---|---|---|"]
         for chapter, own in groupby(sittings(), lambda sitting: sitting.chapter):
             parts = list(own)
             links = [f"[{each.title}]({each.name}.ipynb) {each.reading:.0f}" for each in parts]

@@ -56,7 +56,7 @@ def percent(gap: float) -> str:
 def judged(gap: float, within: float | None) -> tuple[str, str]:
     """(headline, sentence) on a gap: ("3.1 %", "Close: measured 3.1 % …").
 
-    Without `within` it is the gap of a time, which gets no verdict.
+    Without `within` the gap gets no verdict: it depends on the machine.
     """
     if gap == 0:
         return "no gap", "Exact: the measurement is what theory says."
@@ -65,7 +65,7 @@ def judged(gap: float, within: float | None) -> tuple[str, str]:
     size = "∞ %" if math.isinf(gap) else percent(abs(gap)).lstrip("+")
     side = "above" if gap > 0 else "below"
     if within is None:
-        return size, f"Measured {size} {side} theory. A time is shown and not judged."
+        return size, f"Measured {size} {side} theory. The gap is shown, not judged."
     allowed = f"up to {in_words(100 * within, '', 3)} % allowed"
     word = "Close" if abs(gap) <= within else "Too far"
     return size, f"{word}: measured {size} {side} theory ({allowed})."
@@ -78,7 +78,7 @@ _APART = 0.01  # relative gap above which 4 digits tell two numbers apart
 class Compared:
     """The values that a prediction is compared with: `columns` has "theory", "measured" or both.
 
-    `within`: the allowed relative gap between the two; None for a time, which is not judged.
+    `within`: the allowed relative gap between the two; None for a gap that is not judged.
     """
 
     name: str

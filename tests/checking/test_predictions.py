@@ -262,5 +262,5 @@ def test_a_gap_is_judged_by_what_was_allowed():
     assert judged(math.inf, 0.5)[0] == "∞ %"
     assert judged(0.2, None) == (
         "20 %",
-        "Measured 20 % above theory. A time is shown and not judged.",
+        "Measured 20 % above theory. The gap is shown, not judged.",
     )

@@ -28,7 +28,7 @@
 # This page is a notebook: text, and cells of Python with `[ ]:` in front. Click a cell and press Shift-Enter to run it, from top
 # to bottom. A grey line without brackets is a folded cell: run it too.
 #
-# Two words first. In one *update* the model reads some text, and all its weights change a little. A *copy* is one complete set of weights.
+# In one *update* the model reads some text, and all its weights change a little. A *copy* is one complete set of weights.
 #
 # Below are all 16,384 GPUs, one small box each. Run the next two cells. Then **press the ▶ beside "step" and watch the box in
 # the corner**. Which GPUs does it talk to, and how much does it send them?
@@ -65,7 +65,7 @@ steppers.block()
 # 2. **Measure** (测量). Code runs and counts: bytes, operations, messages, seconds.
 # 3. **Explain the gap** (解释差距). Where the two differ, we explain why, and how large a difference is acceptable.
 #
-# Here is the loop once. Four processes have the numbers 0, 1, 2 and 3, their **ranks** (进程编号).
+# Four processes have the numbers 0, 1, 2 and 3, their **ranks** (进程编号).
 # They add up these numbers, and each of them gets the sum. This is called an **all-reduce** (全规约).
 #
 # **Predict.** They do it twice: the result of the first all-reduce goes into a second one. What does each
@@ -112,7 +112,7 @@ expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 # that took. In a terminal, `course doctor` looks at more and says what to do about it.
 #
 # Each notebook has its own process, its **kernel** (内核), which keeps running when you close the
-# notebook and holds 450 to 860 MB. So end old ones now and then: *Kernel → Shut Down All Kernels*.
+# notebook and holds 450 to 860 MB. End old ones: *Kernel → Shut Down All Kernels*.
 
 # %%
 doctor.self_test()
@@ -147,15 +147,15 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # | 17 | [Capstone](17) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit, a report |
 #
 # There are four routes. In a terminal, `course progress --route thread` chooses one, and `course progress`
-# shows how far you are. Each sitting below has its minutes without exercises; the hours of a route include them:
+# shows how far you are. Below are the minutes of each sitting and of a chapter's exercises; a route's hours include both:
 
 # %%
 print(in_brief())
 Overview()
 
 # %% [markdown]
-# The exercises are in the folder `exercises/`. You calculate, predict, find mistakes in code and in published claims,
-# write functions, and **build** a training library of your own, part by part. Chapter 1 explains how answers are checked.
+# The exercises are in the folder `exercises/`. You calculate, predict, write functions, **build** a training library part by part, and find mistakes
+# in code and in "the notes": five sets of Chinese study notes, 000 to 004, listed below. Chapter 1 explains how answers are checked.
 #
 # [The glossary](glossary.ipynb) has all terms with their Chinese names.
 
@@ -165,7 +165,7 @@ Overview()
 # - **GB** is $10^9$ bytes, **GiB** is $2^{30}$ bytes.
 # - **FLOP** is a floating-point operation, **FLOP/s** a speed.
 # - Bandwidth is per direction: a link that sends 50 GB/s and receives 50 GB/s at once has 50 GB/s. Peak rates are those for dense matrices.
-# - A number is measured in the notebook or has its source beside it.
+# - A number is measured or computed in the notebook, or has its source beside it.
 
 # %% [markdown]
 # ## The answer

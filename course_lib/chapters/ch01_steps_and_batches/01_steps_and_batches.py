@@ -274,7 +274,7 @@ assert (two_nodes.epoch().micro_steps, doubled.epoch().micro_steps) == (25, 13)
 # %% [markdown]
 # ## 1.4 Who sees what
 #
-# 10 samples, 4 ranks. PyTorch's `DistributedSampler` deals them out like cards: rank 0 takes
+# 10 samples, 4 ranks. PyTorch's `DistributedSampler` deals them out in turn: rank 0 takes
 # samples 0, 4, 8; rank 1 takes 1, 5, 9; and so on. Ranks 2 and 3 would have only two samples.
 # But all ranks must take equally many steps, because they meet at every update. A
 # rank that takes one step more waits until a timeout ends the job (chapter 15). So the sampler starts over and deals samples 0 and 1 again.

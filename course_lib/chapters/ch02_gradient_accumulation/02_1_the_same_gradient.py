@@ -122,7 +122,7 @@ print(f"relative difference {measured:.1e}, in bf16 {in_bf16:.1%}")
 assert 0.01 < in_bf16 < 0.05
 
 # %% [markdown]
-# **Predict.** An update needs weights, gradients, AdamW's two numbers per weight, and the intermediate results that the forward pass stores.
+# **Predict.** With batch 32 the forward pass stores 19 MB of intermediate results. Weights, gradients and AdamW's two numbers per weight take 1.8 MB.
 # The micro-batch is now 8 times smaller. By what factor does the sum fall?
 
 # %%
@@ -160,9 +160,9 @@ figures.stacked_bars(bars, "Memory of one backward pass", units.format_bytes)
 
 # %% [markdown]
 # **Explain.** By 5. The intermediate results (activations, chapter 3) shrink by 8.
-# Weights, gradients and optimizer states do *not* shrink. So why not always take micro-batch 1?
+# Weights, gradients and optimizer states do *not* shrink: $20.8 / (19/8 + 1.8)$. So why not always take micro-batch 1?
 #
-# **Predict.** How many times as long does a sample take with micro-batch 1 as with micro-batch 32, on your machine?
+# **Predict.** How many times as long does a sample take with micro-batch 1 as with micro-batch 32, on your machine? (Other programs disturb such times.)
 
 # %%
 slower = predict("2.time", "Time per sample, 1 / 32?", yours=None)
@@ -221,7 +221,7 @@ for method, factor in ((sums, labels.numel()), (means, len(pieces))):
 # %% [markdown]
 # **Dividing by the number of micro-batches.** This is the popular recipe:
 # `loss = loss / accumulation_steps`, with the loss already a mean over the micro-batch. It is right
-# if all micro-batches have equally many tokens. In fine-tuning they rarely have: short
+# if all micro-batches have equally many tokens. In fine-tuning they rarely do: short
 # texts are filled up with **padding** (填充), which does not count in the loss.
 #
 # Micro-batch A: 10 tokens, mean loss 2.0. Micro-batch B: 90 tokens, mean loss 4.0. The mean of the means is 3.0, the mean over tokens
@@ -267,9 +267,8 @@ expect(
 
 # %% [markdown]
 # **Explain.** The short samples have 8 of every 72 tokens,
-# but get half of the weight. So $1/2-1/9=39$ % of the weight is in the wrong place. The measured error is smaller, 30 %, because
-# the gradients of short and of long samples are partly alike. Nothing warns you: the loss falls in
-# both cases.
+# but get half of the weight. So $1/2-1/9=39$ % of the weight is in the wrong place. The measured error is smaller, because
+# the gradients of short and of long samples are partly alike. Nothing warns you: the loss falls all the same.
 #
 # ### A complete loop
 #
@@ -329,8 +328,7 @@ panels.accumulation()
 # %% [markdown]
 # It saves **memory**, compared with the same batch at once, and **communication**, compared with the same samples in small updates. But an
 # update takes longer, and the number of forward and backward passes stays the same: 1000 samples in micro-batches of
-# 5 take 200 passes, whatever the accumulation. (Note 004 also promises a steadier gradient, which is the gain of the large batch, and fewer
-# training steps: exercise 2.2.)
+# 5 take 200 passes, whatever the accumulation. (Note 004 also promises fewer training steps: exercise 2.2.)
 #
 # **Remember**
 # - `no_sync` around forward and backward pass of all micro-batches but the last.
@@ -354,7 +352,7 @@ show_source(scratch.accumulation.accumulate_ddp)
 # accumulation 2, 30 updates. Beside it, one process trains the same model on the
 # samples of both ranks in one batch.
 #
-# **Predict.** How many bytes does a rank put into all-reduces for each sample that it works on, as a fraction of the bytes of all gradients?
+# **Predict.** For each of its samples, how many bytes does a rank put into all-reduces, as a fraction of the bytes of all gradients?
 
 # %%
 share = predict("2.share_per_sample", "Part of the gradients, per sample?", yours=None)
@@ -410,8 +408,7 @@ waits = {
 figures.stacked_bars(waits, "One update of 32 micro-steps", units.format_seconds)
 
 # %% [markdown]
-# (One exchange is one all-reduce here, because all gradients fit into one **bucket** (桶): chapter 7.) In a terminal,
-# `course demo ddp --accumulation 2 --parts mine` trains with the accumulation of exercise 2.10.
+# (One exchange is one all-reduce here, because all gradients fit into one **bucket** (桶): chapter 7.)
 
 # %% [markdown]
 # ## The answer

@@ -150,9 +150,8 @@ figures.lines(
 # From 0.3 to 14 samples, about forty times as much, while the loss fell from 4.8 to about 2.4. What all batches agree on has been learned; what is
 # left differs from text to text. McCandlish et al. see the same in larger models: the noise scale grows as the loss falls (section 3).
 #
-# So a batch that is too large on the first day may be right a week later. Llama 3 405B began with 4M tokens per batch and ended
-# with 16M. Its authors name two reasons: a small batch at first for stability, larger ones
-# later for efficiency (arXiv:2407.21783, section 3.4.1). DeepSeek-V3 went from 3072 to 15,360 sequences (arXiv:2412.19437, section 4.2).
+# So a batch that is too large on the first day may be right a week later. The authors of Llama 3 name two reasons for its growing batch (section 2.5): a small one at first for stability, a larger one
+# later for efficiency. DeepSeek-V3 went from 3072 to 15,360 sequences (arXiv:2412.19437, section 4.2).
 #
 # For Adam, the learning rate is less simple than for SGD: beyond the critical batch its best rate may
 # even fall again (arXiv:2405.14578).

@@ -14,31 +14,31 @@ from course_lib.theory.step.batching import batch_cost as cost_of
 from course_lib.trace import Event
 
 _MICRO_STEPS = 6
+_CHOSEN_PT, _OTHER_PT = 34.0, 13.0  # heights of the two timelines
 # Lengths in units of one forward pass: backward is about twice as much work. The all-reduce is
 # drawn as long as a forward pass; its real time depends on the machine.
 _LENGTHS = {"forward": 1.0, "backward": 2.0, "all-reduce": 1.0, "update": 0.5, "idle": 1.0}
 
 
 def window(plan: Batching, all_reduces: Mapping[bool, int], no_sync: bool) -> Drawing:
-    """Draw the timeline of one update, without and with no_sync.
+    """Draw the timeline of one update, without and with no_sync; the chosen one is higher.
 
     `all_reduces` maps whether no_sync is used to the number of backward passes that all-reduce.
     """
-    rows = {}
+    blocks = []
     for with_no_sync, syncs in all_reduces.items():
         noun = "backward pass all-reduces" if syncs == 1 else "backward passes all-reduce"
-        chosen = " (chosen)" * (with_no_sync == no_sync)
-        rows[f"{'with' if with_no_sync else 'without'} no_sync: {syncs} {noun}{chosen}"] = {
-            "one update": list(_works(plan.accumulation, with_no_sync))
-        }
+        chosen = with_no_sync == no_sync
+        name = f"{'with' if with_no_sync else 'without'} no_sync: {syncs} {noun}"
+        name += " (chosen)" * chosen
+        row = {"one update": list(_works(plan.accumulation, with_no_sync))}
+        high = _CHOSEN_PT if chosen else _OTHER_PT
+        blocks.append(Lanes(row, name=name, high=high, foot=False, sentence=name))
     heading = (
         f"One update on {counted(plan.dp, 'rank')}: "
         f"{plan.accumulation} × {counted(plan.micro_batch, 'sample')} each, "
         f"{plan.global_batch:,} in all"
     )
-    blocks = [
-        Lanes(row, name=name, high=26, foot=False, sentence=name) for name, row in rows.items()
-    ]
     key = [word for word in _LENGTHS if word != "idle"]
     return page(heading, *blocks, key=key, notes=["lengths: not to scale"])
 

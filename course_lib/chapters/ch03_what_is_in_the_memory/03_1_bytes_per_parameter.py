@@ -68,7 +68,7 @@ assert models.MODELS["llama2-70b"].parameters().total == 68_976_648_192
 # - **GiB** (gibibyte) is $2^{30} = 1{,}073{,}741{,}824$ bytes, 7.4 % more. PyTorch's error messages
 #   ("tried to allocate 2.00 GiB") and `nvidia-smi` (in MiB, $2^{20}$ bytes) use it.
 #
-# If you mix them up, a plan with 5 % to spare is 2 % too large. In sums by hand, "80 GB" is $80 \times 10^9$ bytes. (That is cautious: an H200, sold with
+# If you mix them up, a plan with 5 % to spare is 2 % too large. In sums by hand, "80 GB" is $80 \times 10^9$ bytes. (Cautious: an H200, sold with
 # 141 GB, reports 143,771 MiB, which is 150.8 GB.)
 
 # %%
@@ -90,7 +90,7 @@ print(in_gb, "=", in_gib)
 # |---|---|---|---|
 # | 1 | weights (权重) | parameters | always |
 # | 2 | gradients (梯度) | parameters | from the backward pass to the update |
-# | 3 | optimizer states (优化器状态), and a master copy where there is one (section 3.3) | parameters | always |
+# | 3 | optimizer states (优化器状态), and a master copy where there is one (section 3.3; note 000's list leaves it out) | parameters | always |
 # | 4 | inputs and labels (标签) | batch × sequence | one micro-step |
 # | 5 | intermediate results, also called activations (激活值) | batch × sequence × width × layers | from the forward to the backward pass |
 # | 6 | temporary buffers (临时缓冲区) | the largest single operation | one operation |
@@ -99,7 +99,7 @@ print(in_gb, "=", in_gib)
 # The first three are called the **model states**. They depend only on the number of parameters and on a few choices, so they can be computed
 # exactly. (Note 003 counts gradients and optimizer states among the intermediate results. But they are still there when the batch is gone.)
 #
-# Here is the bill for GPT-2 1.5B with one sequence of 1024 tokens, everything in fp32, which takes 4 bytes a number (temporary buffers come in section 3.4):
+# Here is the bill for GPT-2 1.5B with one sequence of 1024 tokens, everything in fp32, which takes 4 bytes a number (intermediate results and temporary buffers: section 3.4):
 
 # %%
 gpt2_xl = models.MODELS["gpt2-1.5b"]
@@ -118,10 +118,9 @@ figures.consumers(
 # ### One update, point by point
 #
 # When is each consumer there? A GPT of 4 layers, in which 64 numbers represent each token, has 0.85 MB of weights in
-# fp32. The optimizer AdamW trains it on 4 samples of 64 characters. It has made its first update, and now it makes the second.
+# fp32. The optimizer AdamW trains it on 4 samples of 64 characters. This is its second update.
 #
-# **Predict.** At what point of the update is memory fullest: at its beginning, in the middle or at its end? And how many times the weights is it then? You have
-# no formula yet, so guess.
+# **Predict.** At what point of the update is memory fullest: at its beginning, in the middle or at its end? And how many times the weights is it then? Guess.
 
 # %%
 times = predict("3.over_time", "Fullest point / weights?", yours=None)
@@ -170,9 +169,7 @@ figures.memory_over_time(
 )
 
 # %% [markdown]
-# **Explain.** Memory is fullest in the middle, when the backward pass begins: 8.6 times the weights. Weights and optimizer states are there all the time. The
-# intermediate results pile up layer by layer in the forward pass. They go layer by layer in the backward pass, while the gradients come. When the update begins, all of them are gone. (The small yellow teeth of the measured curve
-# are temporary buffers of single operations. Theory counts those only at a few points.)
+# **Explain.** Memory is fullest in the middle, when the backward pass begins: 8.6 times the weights. Weights and optimizer states are there all the time. Intermediate results pile up layer by layer in the forward pass, and go in the backward pass, while the gradients come. By the update no intermediate result is left. (The yellow teeth are temporary buffers of single operations, which theory counts only at a few points.)
 #
 # Step through it yourself. Before each step, say what comes next and what goes. Then set `recompute` to full, the subject of chapter 4. What becomes of the intermediate
 # results?
@@ -185,8 +182,7 @@ steppers.memory_step(samples=4)
 # %% [markdown]
 # **Answer.** With `recompute` each layer keeps only its input. In the backward pass the intermediate results are computed again, for one layer at a time.
 #
-# The very *first* update is different, because AdamW creates its states when it first needs them. So a job may survive its first forward and backward pass
-# and still run out of memory in its first update, or in its second step:
+# The very *first* update is different, because AdamW creates its states when it first needs them. So a job may survive its first forward and backward pass, and run out of memory when AdamW makes its states, or in the second backward pass:
 
 # %%
 assert first.sizes["optimizer"][0] == 0 < first.sizes["optimizer"][-1]
@@ -323,8 +319,7 @@ expect(
 expect((4 + 8) / 2, mixed["optimizer"] / mixed["weights"], label="optimizer / weights")
 
 # %% [markdown]
-# **Explain.** $2 + 2 + (4 + 8) = 16$, as many as in fp32. What bf16 saves is intermediate results and time: an A100 multiplies at up to 312 TFLOP/s in bf16 but at
-# 19.5 in fp32, PyTorch's default (NVIDIA's data sheet; 156 in TF32, which is fp32 with fewer digits).
+# **Explain.** $2 + 2 + (4 + 8) = 16$, as many as in fp32. What bf16 saves is intermediate results and time: an A100 multiplies at up to 312 TFLOP/s (trillion operations a second) in bf16 but at 19.5 in fp32, PyTorch's default (NVIDIA's data sheet; 156 in TF32, which is fp32 with fewer digits).
 #
 # With its master copy the optimizer takes six times as much as the weights. (Note 000 says "twice". That is true of fp32 weights: 8 bytes beside 4.) **Adam outweighs the model.**
 #
@@ -349,7 +344,7 @@ show_source(scratch.precision.adamw_update, scratch.precision.MasterAdamW)
 # | 18 | Megatron-LM | gradients in fp32: 2 + 4 + 4 + 8 |
 # | 20 | DeepSpeed's `estimate_zero2_model_states_mem_needs` for one GPU; Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 gradients: 2 + 2 + 4 + 4 + 8 |
 #
-# All three are right, because they describe different programs. When you quote a number, say which convention it follows.
+# All three are right: they describe different programs. Say which one your number follows.
 
 # %% tags=["drawing"]
 one = {name: model_states(1, recipe) for name, recipe in RECIPES.items()}

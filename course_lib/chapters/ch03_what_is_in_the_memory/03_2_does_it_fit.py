@@ -58,9 +58,8 @@ torch.set_num_threads(1)
 #
 # **Inputs and labels** are two int64 numbers for each token, 16 bytes. A batch of 8 × 1024 tokens takes 131 kB, next to nothing.
 #
-# **Intermediate results.** The backward pass needs what the forward pass has computed: the input of every matrix, of every norm and of the activation function (激活函数).
-# Inside a model each token is a row of $h$ numbers; $h$ is the hidden size (隐藏维度), also called embedding size. With sequence $s$ and micro-batch $b$, one such tensor has $sbh$ numbers. For a small GPT in fp32
-# with 8 samples of 64 tokens, that is $64 \cdot 8 \cdot 64 \cdot 4 = 131$ kB. Here is one of its layers after the forward pass, with all that waits for the backward pass:
+# **Intermediate results.** The backward pass needs what the forward pass has computed: the input of every matrix, of every norm and of the activation function (激活函数), here GELU. A layer has two halves: attention, which makes a query, a key and a value (q, k, v) of each token and mixes the values, and the MLP (前馈网络), two matrices around GELU. Each begins with a norm, and adds its result to the *stream*.
+# Each token is a row of $h$ numbers; $h$ is the hidden size (隐藏维度). With sequence $s$ and micro-batch $b$, one such tensor has $sbh$ numbers. For a small GPT with $h = 64$, in fp32, and 8 samples of 64 tokens, that is $64 \cdot 8 \cdot 64 \cdot 4$ bytes, 131 kB. Here is what one of its layers keeps for the backward pass:
 
 # %% tags=["drawing"]
 small_shape = TransformerShape(
@@ -80,15 +79,15 @@ figures.bars(sizes, units.format_bytes, title, style.ACTIVATIONS)
 # | what is kept | times $sbh$ numbers |
 # |---|---|
 # | the inputs of the two norms: `the layer's input` and `the stream` | 2 |
-# | the input of the q-k-v matrix, and q, k and v | 4 |
+# | the input of the q-k-v matrix, `norm 1's result`, and q, k and v | 4 |
 # | attention's result | 1 |
-# | the input of the MLP (前馈网络), which is `norm 2's result` | 1 |
+# | the input of the MLP, `norm 2's result` | 1 |
 # | the input and the result of GELU, each $4h$ wide | 8 |
 #
 # Together they are $16\,sbh$ numbers: $64\,sbh$ bytes in fp32, $32\,sbh$ in bf16. Outside the layers come the inputs of the last norm and of the
-# head, and the log-probabilities in fp32, $4\,sbv$ bytes with a vocabulary of $v$. Chapter 4 derives the general formula and shows how to keep less.
+# head, and the log-probabilities in fp32, $4\,sbv$ bytes with a vocabulary of $v$. (Chapter 4 has the general formula.)
 #
-# PyTorch can pass each tensor that it keeps to a hook, so the formula can be checked:
+# A hook sees each tensor that PyTorch keeps. So check the formula:
 
 # %%
 show_source(measure.gradients.saved_bytes)
@@ -154,7 +153,7 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 #
 # | point | weights, optimizer | intermediate results | gradients | temporary buffers |
 # |---|---|---|---|---|
-# | loss | all | all | none yet | copies of the logits |
+# | loss | all | all | none yet | two gradients of the logits |
 # | backward begins, in the last layer | all | all but the loss's | none yet | gradients inside the layer |
 # | backward ends, in the first layer | all | of one layer | all | gradients inside the layer |
 # | update | all | none | all | the optimizer's |
@@ -192,7 +191,7 @@ assert max(points, key=lambda name: points[name].total_bytes) == "loss"
 figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 
 # %% [markdown]
-# Here the loss is the peak: weights, AdamW's states, all intermediate results and two gradients of the logits.
+# Here the loss is the peak.
 #
 # **Remember**
 # - One layer keeps about $16\,sbh$ numbers for the backward pass. Each logit takes 12 bytes in PyTorch.
@@ -207,7 +206,7 @@ figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 # 2. GPT-2 1.5B, sequences of 1024: from which micro-batch on do the intermediate results outweigh the optimizer?
 # 3. How much does 8-bit AdamW save on LLaMA-2 7B?
 #
-# The panel takes flash attention (闪存注意力), which never stores the table of all pairs of tokens.
+# The panel assumes flash attention (闪存注意力), which does not store a number for every pair of tokens.
 
 # %%
 from course_lib.chapters.ch03_what_is_in_the_memory import panels
@@ -232,7 +231,7 @@ assert round(6 * seven / units.GB, 1) == 40.4
 # %% [markdown]
 # ## 3.5 What the meters show
 #
-# On a GPU you have three meters, and they differ:
+# A GPU has three meters, and they differ:
 #
 # | meter | counts |
 # |---|---|
@@ -246,13 +245,13 @@ assert round(6 * seven / units.GB, 1) == 40.4
 # How large are the gaps? torchtitan publishes the reserved bytes of 16 runs with sequences of one length. Divided by the tensors that this course *predicts*, they are between 1.00 and 1.25, in the
 # median 1.17 (benchmarks/README.md, *measured runs*). Rounded to a twentieth, the course plans with **1.15**. This factor is fitted, not measured: it covers the gaps and whatever the formulas miss.
 #
-# With changing lengths the gaps can be far larger. Reinforcement learning with Qwen2.5 7B reserved at most 127 GiB on one of two GPUs. With the setting
+# With changing lengths they can be far larger. Reinforcement learning with Qwen2.5 7B reserved at most 127 GiB on one of two GPUs. With the setting
 # `PYTORCH_ALLOC_CONF=expandable_segments:True`, which lets segments grow, it was 97 GiB (nvidia-cosmos/cosmos-rl, pull request 388). So at least 30 GiB were gaps.
 
 # %% [markdown]
 # ### When memory is out
 #
-# Read the traceback before you change anything. It says at which point of the step memory ran out, and how many GiB are "reserved by PyTorch but unallocated":
+# Read the traceback first. It says at which point of the step memory ran out, and how many GiB are "reserved by PyTorch but unallocated":
 #
 # | what you see | what is too large | what helps, the cheapest first |
 # |---|---|---|
@@ -269,7 +268,7 @@ assert round(6 * seven / units.GB, 1) == 40.4
 # %% [markdown]
 # ## 3.6 Mixed precision in practice: autocast
 #
-# Megatron-LM and DeepSpeed cast the whole model to bf16 and keep a master copy beside it (section 3.3). PyTorch's own way leaves the model in fp32. Inside **autocast** (自动混合精度) each operation gets its own format:
+# Megatron-LM and DeepSpeed cast the whole model to bf16 and keep a master copy beside it (section 3.3). PyTorch's own way leaves the model in fp32. Inside **autocast** (自动混合精度) each operation gets its own format. Listen to some of them:
 
 # %%
 formats = {}
@@ -290,7 +289,7 @@ assert {p.grad.dtype for p in small.parameters()} == {torch.float32}
 formats
 
 # %% [markdown]
-# Matrix products (`addmm`, `mm`) run in bf16, and so does what follows them directly. Norms, the loss, and the additions around each layer stay in fp32. The weights are cast on their way in, and their gradients are
+# Matrix products (`addmm`, `mm`) run in bf16, and so does what follows them directly. Norms, the loss, and the additions to the stream stay in fp32. The weights are cast on their way in, and their gradients are
 # cast back to fp32. On a GPU the lists are much the same (docs.pytorch.org/docs/stable/amp.html, "Op-Specific Behavior").
 #
 # **Predict.** bf16 takes half the bytes of fp32. What share of its 4.76 MB does the small GPT still keep for the backward pass? Go through the table of section 3.4: which of the 16 are still fp32? One thing is new: the
@@ -340,7 +339,7 @@ figures.stacked_bars(parts, "Kept for the backward pass", units.format_bytes)
 # **Explain.** 65 %, and not half. In each layer the inputs of the two norms still have 4 bytes a number: $2 \cdot 4 + 14 \cdot 2 = 36$ bytes × $sbh$ in place of 64. The log-probabilities stay in fp32 as well, and the copies of the matrices take
 # 2 bytes per parameter however small the batch is.
 #
-# And the model states? Weights 4, gradients 4, AdamW 8: again **16 bytes per parameter**. The fp32 weights *are* the master copy. So autocast saves intermediate results and time, and no model states. (fp16 and fp8: the deeper sitting.)
+# And the model states? Weights 4, gradients 4, AdamW 8: again **16 bytes per parameter**. The fp32 weights *are* the master copy. Autocast saves intermediate results and time, but no model states. (fp16 and fp8: the deeper sitting.)
 #
 # **Remember**
 # - bf16 with a master copy and autocast both take 16 bytes per parameter.
@@ -351,7 +350,7 @@ figures.stacked_bars(parts, "Kept for the backward pass", units.format_bytes)
 #
 # Two processes, called **ranks**, each hold the whole model and take 4 of the 8 samples. (Chapter 7 averages their gradients.)
 #
-# **Predict.** Divide the peak of a rank by that of one process with all 8 samples. Is it a half, or more? The figure of the four points has all you need.
+# **Predict.** Divide the peak of a rank by that of one process with all 8 samples. The figure of the four points has all you need.
 
 # %%
 smaller = predict("3.two_ranks", "Peak of a rank / of one process?", yours=None)
@@ -383,8 +382,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** 60 %. Intermediate results and logits are halved, from 5.2 MB to 2.6 MB. Weights and AdamW's states, 1.3 MB, are on both ranks in full. So a second
-# GPU helps less the larger the model is beside its batch: LLaMA-2 7B needs 108 GB on every rank. Chapter 8 divides that part.
+# **Explain.** 60 %. Intermediate results and logits are halved, from 5.2 MB to 2.6 MB. Weights and AdamW's states, 1.3 MB, are on both ranks in full. So a second GPU helps less the larger the model is: LLaMA-2 7B needs 108 GB on every rank. Chapter 8 divides that part.
 
 # %% [markdown]
 # ## The answer
@@ -403,7 +401,7 @@ for micro_batch in (8, 16):
 
 # %% [markdown]
 # The fullest point is the **loss**. The other ten gigabytes are 6.5 GB of intermediate results, 3.3 GB of gradients of the logits and 1.07 GB of overhead, while the gradients of the weights are not there yet. With the
-# factor 1.15 for gaps the plan is 14 GB. So 8 sequences fit on 24 GB. 16 do not: 22.2 GB would, but with gaps they are 25.4.
+# factor 1.15 for gaps the plan is 14 GB. So 8 sequences fit on 24 GB. 16 do not: 22.2 GB would, but with gaps they are 25.4. (A card of 24 GiB would have 0.4 GB to spare.)
 
 # %%
 from course_lib import quiz

@@ -424,8 +424,7 @@ assert abs(ends_at["bf16"] / ends_at["fp32"] - 1) < 0.01
 figures.loss(rounding_run.losses)
 
 # %% [markdown]
-# **Explain.** 0.3 % higher in fp8, and less than 0.1 % in bf16. (With seeds 0 to 4, fp8 ends between 0.1 % below and 0.5 % above.) The errors have both signs, and in a sum of 64 or more products most of them cancel. Without a scale the loss
-# ends 18 to 21 % above: the gradients are too small, four in five become 0, and the layers hardly learn.
+# **Explain.** 0.3 % higher in fp8, and less than 0.1 % in bf16. (With seeds 0 to 4, fp8 ends between 0.1 % below and 0.5 % above.) The errors have both signs, and in a sum of 64 or more products most of them cancel. Without a scale the loss ends 18 % above (with the other seeds up to 21 %): the gradients are too small, four in five become 0, and the layers hardly learn.
 #
 # What does a scale for each *block* add? It helps tensors in which a few numbers are far larger than the rest. In large language models the activations have such features (Dettmers et al. 2022, arXiv:2208.07339). Multiply one feature of 64 by a factor, and
 # see how far the *other* 63 are off:

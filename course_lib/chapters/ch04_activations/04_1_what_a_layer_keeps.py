@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 4.1 Why anything is kept
 #
-# $y = w\cdot x$. The gradient of $w$ is $\nabla y\cdot x$: without $x$ there is no gradient. So an operation that
+# $y = w\cdot x$. With $\nabla y$, the gradient of the loss for $y$, that of $w$ is $\nabla y\cdot x$: without $x$ there is none. So an operation that
 # multiplies keeps its input until the backward pass. What is kept are the **activations** (激活值).
 # An addition keeps nothing: its gradient is 1, whatever was added.
 #
@@ -167,7 +167,7 @@ assert scores - (plain - fused) == 4 * tokens * 4  # fused attention's one numbe
 # Modern models are not GPT-3. LLaMA has no dropout, so no masks. It uses SwiGLU (门控线性单元), an MLP with three
 # matrices, which keeps four tensors instead of two, each $2.7h$ to $3.5h$ wide. LLaMA-2 70B has 8 key-value heads for 64 query
 # heads, **grouped-query attention** (分组查询注意力): its keys and values are small. And nearly everyone uses flash attention.
-# Our function takes each of these as a setting:
+# Our function has a setting for each:
 
 # %%
 llama = models.MODELS["llama2-70b"]
@@ -200,7 +200,7 @@ figures.stacked_bars(
 # With flash attention it is 870 GB, with standard attention 2.24 TB. Note 004's 730 GB are $4096\cdot8\cdot8192\cdot80\cdot34$ bytes: the
 # arithmetic is right, but the 34 belongs to a model with GELU and dropout, whose scores are not kept. SwiGLU keeps $4\cdot3.5h$ where GELU keeps $2\cdot4h$.
 #
-# Move the sliders:
+# In the panel:
 #
 # 1. Which single setting saves most of GPT-3's layer? And which saves most on one GPU, without computing a layer twice?
 # 2. `tensor parallel` cuts the matrices of a layer over several GPUs (chapter 10). With 8 of them, is an eighth of the activations left on each, or more?
@@ -243,8 +243,8 @@ figures.bars(still, "{:.1%}".format, title, style.ACTIVATIONS)
 # ## The answer
 #
 # A layer keeps what its multiplications and its derivatives need. LLaMA-2 70B keeps 870 GB of 8 sequences with flash attention, and 2.24 TB without; 730 GB
-# would be a model with GELU and dropout. With its 1104 GB of model states (chapter 3), this does not fit on sixteen GPUs with 80 GB. What to do about it is the
-# question of [the next sitting](04_2).
+# would be a model with GELU and dropout. With its 1104 GB of model states (chapter 3), this does not fit on sixteen GPUs with 80 GB. [The next sitting](04_2) asks
+# what to do about it.
 
 # %% tags=["exercise"]
 import torch

@@ -36,7 +36,7 @@ torch.set_num_threads(1)
 #
 # **Activation checkpointing** (激活检查点), also called recomputation (重计算): in the forward pass keep only the *input* of each layer. In the
 # backward pass, run the layer once more from its input, with everything kept, and continue from there. One layer's
-# activations live at a time. If every layer is recomputed, this is called *full* recomputation (完全重计算).
+# activations live at a time. For every layer this is *full* recomputation (完全重计算).
 #
 # For a layer of GPT-3 that is 2 bytes × $sbh$ instead of 114: 50.3 MB instead of 2.87 GB.
 #
@@ -148,8 +148,9 @@ def peak_above_weights(gpt):
 
 foretold = [above_weights(mode) for mode in ("none", "full")]
 peaks = [peak_above_weights(gpt) for gpt in (normal, checkpointed)]
-for expected, found in zip(foretold, peaks, strict=True):
-    expect(expected, found, within=0.04, label="peak above the weights", unit="B")
+names = ("peak, all kept", "peak, recomputed")
+for name, expected, found in zip(names, foretold, peaks, strict=True):
+    expect(expected, found, within=0.04, label=name, unit="B")
 expect(
     foretold[1] / foretold[0],
     peaks[1] / peaks[0],
@@ -181,7 +182,7 @@ for mode, name, gpt in (
 figures.memory_over_time(runs, "One update, 6 layers, SGD")
 
 # %% [markdown]
-# The mountain of activations is gone. The measured backward pass has a tooth for each layer: what it recomputes comes and goes. (Theory draws only the tips.) The teeth are
+# The activations no longer pile up. The measured backward pass has a tooth for each layer: what it recomputes comes and goes. (Theory draws only the tips.) The teeth are
 # equally high, but the gradients rise below them, so the last tooth is the peak.
 #
 # ### What it costs
@@ -352,15 +353,17 @@ show_source(scratch.checkpointing.same_random_numbers)
 # %% [markdown]
 # ### Deeper: where to find it in libraries
 #
-# | here | PyTorch | Megatron-LM | others |
-# |---|---|---|---|
-# | each layer | `torch.utils.checkpoint.checkpoint` | `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` | Hugging Face: `model.gradient_checkpointing_enable()` |
-# | segments of $k$ layers | `torch.utils.checkpoint.checkpoint_sequential` (takes the *number* of segments, and keeps the last one whole) | the same, with `--recompute-num-layers` $k$ | |
-# | only the first $k$ layers | | `--recompute-method block` | |
-# | the scores | fused attention does it | `--recompute-granularity selective --recompute-modules core_attn` | |
-# | by operators | `create_selective_checkpoint_contexts` | | torchtitan's selective mode |
-# | by a budget | `torch._functorch.config.activation_memory_budget`, under `torch.compile` | | |
-# | to the host | `torch.autograd.graph.save_on_cpu` | | DeepSpeed: `cpu_checkpointing` |
+# Which setting is which choice?
+
+# %% [markdown]
+# - **Each layer.** PyTorch: `torch.utils.checkpoint.checkpoint`. Hugging Face: `model.gradient_checkpointing_enable()`.
+#   Megatron-LM: `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1`.
+# - **Segments of $k$ layers.** PyTorch: `checkpoint_sequential`, which takes the *number* of segments and keeps the last one whole. Megatron-LM: the same with `--recompute-num-layers` $k$.
+# - **Only the first $k$ layers.** Megatron-LM: `--recompute-method block`.
+# - **The scores.** Fused attention does it. Megatron-LM: `--recompute-granularity selective --recompute-modules core_attn`.
+# - **By operators.** PyTorch: `create_selective_checkpoint_contexts`; torchtitan's selective mode.
+# - **By a budget.** `torch._functorch.config.activation_memory_budget`, under `torch.compile`.
+# - **To the host.** PyTorch: `torch.autograd.graph.save_on_cpu`. DeepSpeed: `cpu_checkpointing`.
 
 # %% [markdown]
 # ## 4.4 Demo: three versions, one training

@@ -57,7 +57,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 figures.matrix_products(roofline.linear_products(tokens=2, inputs=3, outputs=4))
 
 # %% [markdown]
-# All three products take equally many FLOP. So the backward pass costs 4 FLOP per token and weight, and training 6.
+# Coloured is what one number of the result needs. All three products take equally many FLOP. So the backward pass costs 4 FLOP per token and weight, and training 6.
 #
 # **Predict.** A layer of 3 × 4 weights reads 2 tokens of the data; there is no layer before it. How many FLOP will PyTorch do, forward and backward?
 
@@ -100,7 +100,7 @@ expect(6 * 2 * 12, inside, label="inside a model", unit="FLOP")
 #
 # (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). Test it on a GPT of 2 layers, hidden size 64, with 4 windows of 64 characters.
 #
-# **Predict.** PyTorch's `FlopCounterMode` counts everything that runs inside it. Will it find more or less than $6ND$, and by what factor?
+# **Predict.** PyTorch's `FlopCounterMode` counts the matrix products that run inside it. Will it find more or less than $6ND$, and by what factor?
 
 # %%
 factor = predict("5.factor", "Counted / 6ND?", yours=None)
@@ -146,7 +146,7 @@ for name, one in {"our small GPT": exact, **full}.items():
 figures.stacked_bars(bars, "Shares of the FLOP of training", "{:.0f} %".format)
 
 # %% [markdown]
-# The projections are attention's weight matrices. Only the *scores* are work without weights, and their share is small where the hidden size is large. So how wrong is $6ND$? The scores cost $12Lhs$ FLOP per token. The matrices of a layer have $12h^2$ weights, and cost $6 \cdot 12 L h^2 = 72 L h^2$. The ratio is
+# The projections are attention's weight matrices. Only the *scores* are work without weights, and their share is small where the hidden size is large. So how wrong is $6ND$? The scores cost $12Lhs$ FLOP per token. The matrices of a layer have about $12h^2$ weights, and cost $6 \cdot 12 L h^2 = 72 L h^2$. The ratio is
 #
 # $$\frac{12\,L\,h\,s}{72\,L\,h^2} = \frac{s}{6h}.$$
 
@@ -171,7 +171,7 @@ figures.grouped_bars(bars, title, "{:.1f} %".format, colours)
 # Megatron-LM's `training.py` of 2025 counts half. The measured seconds are the same. The convention that counts more FLOP reports a higher utilisation (利用率).
 #
 # **Remember**
-# - $6ND$ is too low by at most $s/6h$: 2.8 % for GPT-3, 16.7 % for LLaMA-2 7B (counted: 2.7 % and 14.0 %). Add $12Lhs$ per token for attention.
+# - $6ND$ is too low by at most $s/6h$: 2.8 % for GPT-3, 16.7 % for LLaMA-2 7B. Add $12Lhs$ per token for attention.
 # - In a mixture of experts (chapter 12), $N$ counts only the parameters that a token uses.
 # - Counting causal attention in full or in half is a convention: name yours.
 
@@ -212,7 +212,8 @@ figures.bars(ratios, "{:,.1f}".format, title, style.COMPUTING, tens=True)
 # %%
 total = flops.six_nd(models.MODELS["llama2-7b"].parameters().total, 2e12)
 rent = budget.training_run(total, gpus=64, flop_per_s_per_gpu=0.40 * 989.4e12)
-expect(37, rent.days, within=0.02, label="days", yours=days)
+expect(round(rent.days, 1), label="days", yours=days)
+assert round(rent.days) == 37
 
 # %% [markdown]
 # 37 days. How many GPUs would a week take?
@@ -233,7 +234,7 @@ print(f"{64 * rent.days / 7:.0f} GPUs for a week, {rent.gpu_hours:,.0f} GPU-hour
 assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 
 # %% [markdown]
-# At 40 % it takes 338 GPUs. The GPU-hours are 57,000 at every point of that curve, or 114,000 USD at 2 USD an hour. That is the final run only, without earlier experiments, salaries or failed runs.
+# At 40 % it takes 338 GPUs. The GPU-hours are 57,000 at every point of that curve, or 114,000 USD at 2 USD an hour. That is the final run only.
 #
 # **Remember**
 # - Days = FLOP / (GPUs × achieved FLOP/s). The achieved speed is the uncertain factor.
@@ -254,7 +255,7 @@ assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 # (Williams et al. 2009, doi:10.1145/1498765.1498785).
 #
 # Two examples in bf16, 2 bytes a number. *Adding* two vectors takes one FLOP for two reads and one write: $1/6$ FLOP per byte, far below 295. *Multiplying* matrices of 4096 × 4096 takes $2 \cdot 4096^3$ FLOP for three matrices of
-# 33.6 MB: 1365 FLOP per byte, far above.
+# 33.6 MB each: 1365 FLOP per byte, far above.
 #
 # Weights are read once for all tokens of a batch. With few tokens there is little to do with each weight:
 #
@@ -293,7 +294,7 @@ figures.lines(curves, "tokens", "FLOP per byte", title, doubling=double, level=r
 #
 # $$\text{intensity} = \frac{2\,T h^2}{2\,(2\,T h + h^2)} = \frac{T}{1 + 2T/h} \approx T \quad\text{while } T \ll h .$$
 #
-# So **the intensity of a linear layer is about the number of its tokens**, and the ridge says how many tokens keep a chip busy: about 295 on an H100, or 346 where $h = 4096$. With more tokens the curve flattens.
+# So **the intensity of a linear layer is about the number of its tokens**, and the ridge says how many tokens keep a chip busy: about 295 on an H100, or 346 where $h = 4096$.
 
 # %%
 intensity = hardware.matmul_intensity
@@ -352,7 +353,7 @@ figures.lines(curves, "tokens", "GFLOP/s", title, doubling=double)
 # $$\text{MFU} = \frac{\text{model FLOP per token} \times \text{tokens per second}}
 # {\text{GPUs} \times \text{peak}}.$$
 #
-# PaLM 540B reached 238,300 tokens per second on 6144 TPU v4 chips of 275 TFLOP/s (arXiv:2204.02311, table 3 and appendix B):
+# PaLM 540B reached 238,300 tokens per second on 6144 TPU v4 chips of 275 TFLOP/s (arXiv:2204.02311, table 3 and appendix B), an MFU of 46.2 %:
 
 # %%
 per_token = flops.palm_flop_per_token(
@@ -360,7 +361,7 @@ per_token = flops.palm_flop_per_token(
 )
 print(f"{per_token / 1e12:.2f} TFLOP per token")
 palm = budget.utilisation(per_token * 238_300, 1, 6144, peak_flop_per_s=275e12)
-expect(0.462, palm, within=0.002, label="PaLM's MFU")
+expect(100 * palm, 46.2, within=0.002, label="PaLM's MFU", unit="%")
 
 # %% [markdown]
 # **Predict.** GPU-hours are a measurement, too. For 40 % of the peak, section 5.3 found 57,000 H100-hours for LLaMA-2 7B. Meta reports 184,320 hours on A100s (arXiv:2307.09288, table 2), which have 312 instead of 989 TFLOP/s. Which MFU did Meta reach, by
@@ -372,7 +373,8 @@ metas = predict("5.meta", "Meta's MFU in %?", yours=None, unit="%")
 # %%
 a100 = hardware.accelerator("A100-SXM-80GB")
 meta = budget.utilisation(total, 184_320 * 3600, 1, a100.peak_flop_per_s)
-expect(39.06, 100 * meta, within=1e-3, label="Meta's MFU", unit="%", yours=metas)
+expect(..., round(100 * meta, 1), label="Meta's MFU", unit="%", yours=metas)
+assert round(meta, 2) == 0.39
 
 # %% [markdown]
 # **Explain.** 3.2 times the hours on chips 3.2 times slower: 39 %, so the assumption was fair. The same GPU-hours are 41 % with the causal half of attention's scores and 45 % with all pairs. Published GPU-hours may include
@@ -418,7 +420,9 @@ from course_lib.theory.step.step_time import step_time
 
 on_16384 = step_time(LLAMA3_405B)
 idle_s = on_16384.communication_s + on_16384.bubble_s
-expect(27, 100 * idle_s / on_16384.total_s, 0.01, "%", "messages, waiting", yours=lost)
+points = round(100 * idle_s / on_16384.total_s)
+assert points == 27
+expect(points, label="messages, waiting", unit="%", yours=lost)
 
 # %% tags=["drawing"]
 layout = replace(LLAMA3_405B.layout, dp=64, accumulation=32)
@@ -442,7 +446,7 @@ figures.stacked_bars(bars, "Llama 3 405B: a step, in %", "{:.0f} %".format)
 # %%
 for one, published in (on_16384, 400), (on_8192, 430):
     reached = one.mfu * one.peak_flop_per_s / 1e12
-    expect(published, reached, within=0.02, label=f"{one.gpus:,} GPUs", unit="TFLOP/s")
+    expect(reached, published, within=0.02, label=f"{one.gpus:,} GPUs", unit="TFLOP/s")
 
 # %% [markdown]
 # **Explain.** Slow computing takes 33 points: 10 for the best product, 20 for whole layers, 3 between the products. Messages take 17 and waiting 10. On 8,192 GPUs the run reached 430 TFLOP/s, 43 %. With twice as many GPUs and the same batch,

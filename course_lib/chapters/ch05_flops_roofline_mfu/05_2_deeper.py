@@ -63,7 +63,7 @@ assert round(budget.TOKENS_PER_PARAMETER * best / 1e9) == 226
 assert budget.cost(2_788_000, 2) == 5_576_000
 
 # %% [markdown]
-# And what does it cost? DeepSeek-V3 took 2.788 million H800 GPU-hours. At 2 USD an hour, which is the authors' own assumption, that is 5,576,000 USD (arXiv:2412.19437, table 1). It is the final run only, without earlier
+# And what does a larger run cost? DeepSeek-V3 took 2.788 million H800 GPU-hours. At 2 USD an hour, which is the authors' own assumption, that is 5,576,000 USD (arXiv:2412.19437, table 1). It is the final run only, without earlier
 # experiments, salaries or failed runs. Always say what a price includes.
 
 # %% [markdown]
@@ -148,10 +148,10 @@ from course_lib.theory.step.step_time import step_time
 
 mine = hardware.Accelerator(
     "this machine, one core",
-    peak,
-    8 * units.GB,
-    measure.times.memory_bytes_per_s(),
-    hardware.PCIE4,
+    peak_flop_per_s=peak,
+    memory_bytes=8 * units.GB,  # not needed for a time
+    memory_bytes_per_s=measure.times.memory_bytes_per_s(),
+    inside=hardware.PCIE4,
     number_format="fp32",
     matmul_efficiency=1.0,  # the peak is one that a matrix product has reached
     layer_efficiency=1.0,

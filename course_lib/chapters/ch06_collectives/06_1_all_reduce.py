@@ -344,8 +344,8 @@ assert round(1000 * healthy_s) == 64
 times = {
     "once, at 900 GB/s": gradients / 900e9,
     "once, at 450 GB/s": gradients / nvlink.bytes_per_s,
-    "round a ring": result.ring_s,
-    "370 GB/s of data": healthy_s,
+    "a ring at 450 GB/s": result.ring_s,
+    "a ring at 370 GB/s": healthy_s,
     "stopwatch, NCCL's choice": 0.049,
 }
 figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight H100")
@@ -409,7 +409,7 @@ except ValueError as problem:
     print(f"At most α, at least β: {here.explain()}")
 
 # %%
-expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
+expect(..., 1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
 
 # %% [markdown]
 # If no line fits, the machine was busy and a small tensor took longer than a large one. Close other programs and repeat both
@@ -419,7 +419,7 @@ expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess
 times = list(zip(sizes, measured, strict=True))
 figures.collective_times(
     ring_or_tree("all-reduce", 2**16, 2, here),
-    "your machine: the model's lines, and your measured times as dots",
+    "your machine: the model's line, and your measured times as dots",
     2**10,
     2**22,
     {"ring": times},

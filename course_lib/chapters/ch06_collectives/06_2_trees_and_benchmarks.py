@@ -82,8 +82,8 @@ colours = {"tree": style.BLUE, "ring": style.MESSAGES}
 figures.grouped_bars(rows, "Sent by each rank", "{:g} S".format, colours)
 
 # %% [markdown]
-# **Explain.** Both send the same bytes: the tree's three edges carry $S$ twice each, $6\,S$ for four ranks. But the tree sends them one after
-# the other, while most ranks wait. The ring sends from all ranks at once.
+# **Explain.** Both send the same bytes: the tree's three edges carry $S$ twice each, $6\,S$ in all. But the tree sends them one after
+# the other, while most wait. The ring sends from all ranks at once.
 #
 # At the **crossover** (交叉点) both take the same time. For eight ranks the tree saves
 # $14 - 6 = 8$ steps and costs $6 - 1.75 = 4.25$ times $S/\beta$ more:
@@ -167,10 +167,10 @@ crossing = collectives.sent_bytes("all-reduce", calls[1][1], ranks=2)
 expect(0.5, crossing / 4000, label="bytes between servers / S", yours=between)
 
 # %% [markdown]
-# **Explain.** Only part $i$ crosses the network, $S/2$ here, and two ranks each send it once. With $g$ GPUs in each of $m$ servers each card sends $\frac{2(m-1)}{m} \cdot \frac{S}{g}$.
+# **Explain.** Only part $i$, here $S/2$, crosses the network. In an all-reduce of two ranks each sends it once. With $g$ GPUs in each of $m$ servers each card sends $\frac{2(m-1)}{m} \cdot \frac{S}{g}$.
 # Rings through all cards send about as much. But on 64 servers of eight GPUs they take 1022 steps, and the hierarchy $14 + 126 = 140$.
 #
-# And a real network? Hugging Face measured all-reduces of 256 MB on 1 to 64 servers (*The Ultra-Scale Playbook*, section Pipeline Parallelism; it plots a
+# A real network? Hugging Face measured all-reduces of 256 MB on 1 to 64 servers (*The Ultra-Scale Playbook*, section Pipeline Parallelism; it plots a
 # "bandwidth", which fits the busbw of section 6.6). The ring formula is for H100 with eight ports of 50 GB/s a server:
 
 # %%
@@ -406,11 +406,12 @@ for row_of in exact.rows:
     assert sum(row_of.sent_bytes) == 4 * row_of.predicted_sent_bytes
 
 # %% [markdown]
-# **Explain.** The parts have 2, 2, 2 and 1 numbers, so the ranks send different amounts. Together they still send $2(n-1)\,S$: 42 numbers. In a terminal, with your machine's own times:
+# **Explain.** The parts have 2, 2, 2 and 1 numbers, so the ranks send different amounts. Together they still send $2(n-1)\,S$: 42 numbers. In a terminal, with your own times:
 #
 # ```
 # course demo collectives --ranks 4
-# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos collectives
+# python -m torch.distributed.run --standalone --nproc-per-node 4 \
+#     -m course_lib.demos collectives
 # ```
 
 # %% [markdown]

@@ -67,7 +67,8 @@ def collective_times(
 ) -> Drawing:
     """Plot seconds against bytes, both logarithmic, and mark the result's size and the crossover.
 
-    `measured` is {"ring": [(bytes, seconds), …], "tree": …}, drawn as dots over the curves.
+    `measured` is {"ring": [(bytes, seconds), …], "tree": …}, drawn as dots over the curves of these
+    algorithms alone; the size is then not "yours", and not marked.
     """
     sizes = [smallest * (largest / smallest) ** (part / _SAMPLES) for part in range(_SAMPLES + 1)]
     runs = [
@@ -77,16 +78,22 @@ def collective_times(
     algorithms = {"ring": ("ring", result.ring_steps, result.ring_s)}
     if result.tree_steps is not None and result.tree_s is not None:
         algorithms["tree"] = (result.tree, result.tree_steps, result.tree_s)
+    if measured:
+        algorithms = {kind: algorithms[kind] for kind in algorithms if kind in measured}
+    where = _size(result.size_bytes) if measured else "your size"
     curves = {}
     for kind, (name, steps, time_s) in algorithms.items():
         points = [(run.size_bytes, getattr(run, f"{kind}_s")) for run in runs]
         dots = (measured or {kind: [(result.size_bytes, time_s)]}).get(kind, ())
-        label = f"{format_seconds(time_s)} at your size"
+        label = f"{format_seconds(time_s)} at {where}"
         curves[f"{name}, {counted(steps, 'step')}"] = Curve(
             points, _LOOKS[kind][0], label, _LOOKS[kind][1], dots
         )
-    marks, crossing = {f"your size: {_size(result.size_bytes)}": result.size_bytes}, ""
-    if result.crossover_bytes is None:
+    yours = {f"your size: {_size(result.size_bytes)}": result.size_bytes}
+    marks, crossing = {} if measured else yours, ""
+    if measured and "tree" not in measured:
+        crossing = ""  # there is nothing to compare the ring with
+    elif result.crossover_bytes is None:
         crossing = "there is no tree for it"
     elif not smallest <= result.crossover_bytes <= largest:
         at = _size(result.crossover_bytes)

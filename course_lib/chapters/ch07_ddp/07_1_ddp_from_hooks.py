@@ -97,7 +97,7 @@ assert difference < 1e-5
 # %% [markdown]
 # Only rounding is left. Two sentences that you may read elsewhere are not quite right (notes 000 and 004):
 #
-# - "The workers sum their gradients *periodically*." They do so at **every** update. A single update with its own gradient would make a replica differ for good.
+# - "The workers sum their gradients *periodically*." They do so at **every** update. After a single update with its own gradient a replica would differ for good.
 # - "The gradient is the change of the parameters." The optimizer makes the change from it: SGD takes $-\text{learning rate} \cdot g$, and Adam's change hardly depends on the size of $g$.
 #
 # ### The first limit: the model must fit
@@ -148,7 +148,7 @@ figures.lines(
 # ## 7.2 The old way: one process, many threads
 #
 # In `nn.DataParallel` (DP), PyTorch's older class, *one* process drives all GPUs with threads. In every step it scatters the batch from the first GPU, copies the weights from there to all others,
-# gathers the outputs there, and adds up all gradients there. With 8 GPUs, 7 copies of the weights leave the first GPU in each step, and 7 sets of gradients come back.
+# gathers the outputs there, and adds up all gradients there. Copied one by one, 7 copies of the weights leave the first of 8 GPUs in each step, and 7 sets of gradients come back.
 #
 # `DistributedDataParallel` is a different idea: one process per GPU, and an all-reduce of the gradients, so no GPU is in the middle.
 # What the busiest of eight GPUs sends, with $N$ parameters of 4 bytes:
@@ -236,7 +236,7 @@ figures.bucket_timeline(
 
 # %% [markdown]
 # The backward pass ends at 15 ms. Communication after that moment is **exposed**, the part of the communication overhead (通信开销) that costs time: 30 ms with one bucket, 20 ms with three. The other 10 ms are
-# hidden. In general, bucket $i$ of $S_i$ bytes is full at time $r_i$ and travels from $b_i$ to $e_i$:
+# hidden. In general, bucket $i$ of $S_i$ bytes is full at time $r_i$ and travels from $b_i$ to $e_i$ ($e_0 = 0$):
 #
 # $$b_i = \max(r_i,\, e_{i-1}), \qquad
 # e_i = b_i + 2(n-1)\,\alpha + \frac{2(n-1)}{n} \cdot \frac{S_i}{\beta},$$
@@ -251,7 +251,7 @@ assert round(by_hand.exposed_s, 6) == 0.020
 # ### Step by step
 #
 # Now seven gradients on eight ranks, with 5 ms of backward for each and a link of 4 GB/s and 0.1 ms a message. Six layers have 10 MB each. The embedding is
-# the head as well and has 20 MB. In the stepper, hatched gradients are those of this rank's own samples; plain ones are the mean.
+# the head as well and has 20 MB.
 #
 # **Predict.** With buckets of 20 MB the link is busy for 40.6 ms in all. All gradients are ready after 35 ms. How many milliseconds are exposed?
 
@@ -271,11 +271,15 @@ expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 # **Explain.** The link gets its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try two settings:
 #
 # 1. 80 MB: what does the link do while layers 6 to 1 are computed?
-# 2. 64 ranks, 10 MB: every bucket is full in time. Why does the last one arrive so late?
+# 2. 64 ranks, 10 MB: the link never rests. Why does the last bucket arrive so late?
+#
+# <details><summary>Answers</summary>
+#
+# (1) Nothing: the only bucket is full when the embedding's gradient is ready. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms: 88 ms in all.
+#
+# </details>
 
 # %% [markdown]
-# (1) Nothing, since the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms: 88 ms in all.
-#
 # **Remember**
 # - A bucket leaves when it is full *and* the link is free. The last one is full when the backward pass ends, so it is always exposed.
 
@@ -287,7 +291,7 @@ expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 # - **Replicate.** The constructor broadcasts all weights and buffers from rank 0. After that no weight travels.
 # - **Buckets.** A bucket is one flat tensor with a *view* of it for each parameter, so nothing is packed or unpacked. `.grad`
 #   becomes the view, so the mean arrives where the optimizer looks. (PyTorch's DDP does this with `gradient_as_bucket_view=True`. Otherwise its buckets are a second copy of all gradients, $4N$ bytes more.)
-# - **Mean.** Divide by the number of ranks *before* the sum.
+# - **Mean.** Divide by the number of ranks *before* the sum, which could overflow in fp16.
 # - **Send, then receive.** `send` begins an all-reduce; `receive` waits for it (section 6.1).
 # - **Order.** Bucket 3 is never sent before bucket 2, even if it is full earlier. The n-th all-reduce of a rank meets the n-th of the others, whatever it contains.
 # - **The end.** The first hook of a backward pass asks autograd to call `_finish` when the pass has ended. `_finish` waits for all buckets. When `backward()` returns, `.grad` is the mean.
@@ -321,7 +325,7 @@ for difference, sizes in launch.run(two_halves, ranks=2):
 # $$\text{bytes given to all-reduce} = 4N, \qquad
 # \text{sent by each rank} = \frac{2(n-1)}{n} \cdot 4N .$$
 #
-# PyTorch's DDP is one line, `DistributedDataParallel(model)`; on a GPU it takes `device_ids=[local_rank]` and the backend NCCL. A model held in bf16 sends $2N$.
+# PyTorch's DDP is one line, `DistributedDataParallel(model)`; on GPUs it takes `device_ids=[k]`, the process's own GPU, and the backend NCCL. A model held in bf16 sends $2N$.
 #
 # **Remember**
 # - DDP = broadcast once; hooks fill buckets; asynchronous all-reduces in one order; wait at the end of the backward pass.

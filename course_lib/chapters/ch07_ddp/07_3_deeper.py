@@ -221,7 +221,7 @@ assert "device_ids" in several.notes[1]
 
 # %% [markdown]
 # The sums and bytes are right. On this machine both devices are the CPU, so the run tests the mechanics, not the memory. The message is what PyTorch says when you do pass `device_ids`.
-# While one device works, the other one waits:
+# While one device works, the other one waits. (The unit of time is the forward pass on one device.)
 
 # %% tags=["drawing"]
 from course_lib.theory.pipelines import simulation
@@ -383,7 +383,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# Without feedback, 80 % of the movement is missing after 100 updates, and the share grows: what does not fit into rank 4 never arrives. With feedback, 7 % is missing, and the share falls. The error that is carried along stays about as large, while the movement grows. So the
+# Without feedback, 80 % of the movement is missing after 100 updates. The first two passes are exact; of each later gradient rank 4 leaves out nearly the same part, $\sqrt{1 - 1/3}$, or 82 % (norms are roots of sums of squares). That part never arrives, so the share grows towards 82 %. With feedback, 7 % is missing, and the share falls. The error that is carried along stays about as large, while the movement grows. So the
 # paper and PyTorch's `PowerSGDState` use feedback by default. Real gradients fit better, as the 12.5 % above show.
 #
 # The carried error is as large as the gradients: $4N$ bytes more on each rank. The three products cost about $6ruv$ FLOP, against $4uvT$ of the backward pass with $T$ tokens: next to nothing for $r = 4$. The limit is quality. DALL·E's

@@ -86,7 +86,7 @@ class _Buckets(Story):
             Cells({"layers": layers}, high=24, said=said, bold=working),
             Cells(grid, high=24, heads=False, below=True, lined=True, said=" "),
             self.clock(step),
-            key=("own gradients", "mean gradients", "messages", "late"),
+            key=("own gradients", "mean gradients", "messages", "exposed"),
         )
 
     def containers(self, step: int) -> dict[str, Cell]:
@@ -123,7 +123,7 @@ class _Buckets(Story):
             rows[row].append(event._replace(end=min(event.until, now), label=label))
         if now > end:
             label = f"{1000 * (now - end):.3g} ms"
-            rows["exposed"].append(Event(end, 0, "late", end=now, label=label))
+            rows["exposed"].append(Event(end, 0, "exposed", end=now, label=label))
         return Lanes(rows, over=(0.0, self.line.end_s), now=now)
 
     def rows(self, step: int) -> Rows:

@@ -10,7 +10,7 @@
 #
 # You have eight GPUs with 80 GB each, 640 GB in all, and want to train LLaMA-2 7B. Its weights, gradients and
 # optimizer take 108 GB. You start DDP (chapter 7), and it dies in the first update: out of memory, although the
-# memory would hold these 108 GB almost six times. Why? And what does it cost to make them fit?
+# memory would hold these 108 GB almost six times. **Why? And what does it cost to make them fit?**
 #
 # After this sitting you can
 #
@@ -22,8 +22,7 @@
 
 # %%
 from course_lib import expect, predict, style
-from course_lib.chapters.ch03_what_is_in_the_memory import panels as of_chapter_3
-from course_lib.chapters.ch08_zero import figures, panels, steppers
+from course_lib.chapters.ch08_zero import figures, steppers
 from course_lib.chapters.ch08_zero.zero_choice import (
     fewest_ranks,
     most_parameters,
@@ -172,30 +171,15 @@ figures.lines(
 # As the number of GPUs grows, stage 1 approaches $4P$ bytes and stage 2 approaches $2P$. Only stage 3 keeps
 # falling. The activations of chapter 4 come on top: ZeRO does not touch them.
 #
-# Below, chapter 3's bill of *one* GPU is beside ZeRO's of one of eight. `convention`, the bytes per parameter, and
-# the GPU are linked.
+# Here the rank's memory is drawn to scale. It starts with DDP on eight GPUs:
 
 # %%
-from ipywidgets import HBox, link
+from course_lib.chapters.ch08_zero import panels
 
-alone = of_chapter_3.memory(model="llama2-7b", gpu="A100, H100 80 GB")
-one_of_8 = panels.zero(model="llama2-7b", stage=0, ranks=8)
-
-
-def follow(panel):
-    """Moves two controls of `panel` as they move in the other one."""
-    return lambda moved: panel.values | {it: moved[it] for it in ("convention", "gpu")}
-
-
-link((alone, "values"), (one_of_8, "values"), (follow(one_of_8), follow(alone)))
-alone.gpu.value = "RTX 4090 24 GB"
-assert one_of_8.gpu.value == alone.gpu.value  # the right panel follows
-alone.gpu.value = "A100, H100 80 GB"
-alone.layout.width = one_of_8.layout.width = "50%"
-HBox([alone, one_of_8])
+panels.zero(model="llama2-7b", stage=0, ranks=8)
 
 # %% [markdown]
-# 1. Raise the stage in the right panel. Which is the lowest stage that fits?
+# 1. Raise the stage. Which is the lowest one that fits?
 # 2. GPT-3 175B: is there a number of GPUs at which stage 2 fits? How many does stage 3 need?
 
 # %%
@@ -210,10 +194,9 @@ assert fewest_ranks(gpt3, 2, 80e9, RECIPES["mixed-16"]) is None
 
 # %% [markdown]
 # Answers. (1) Stage 1: 37.1 GB, which leaves 43 GB for activations. (2) No: stage 2 keeps the weights whole, and
-# they alone are 349 GB. Stage 3 fits from 35 GPUs on.
+# they alone are 349 GB. Stage 3 fits on the panel's 64 GPUs, by the formula from 35 on.
 #
-# These are the states alone. During the passes a rank holds more for a moment, such as a layer's whole gradients or a
-# bucket of messages. Leave a few GB free.
+# These are the states alone. For a moment a rank holds more, such as a layer's whole gradients. Leave a few GB free.
 #
 # **Remember**
 # - The owner of a part sums its gradient, keeps its optimizer states and updates it.
@@ -366,6 +349,8 @@ looks = dict(zip(shown, (style.PALE, style.SKY, style.BLUE), strict=True))
 figures.grouped_bars(by_tokens, "A step, in ms", "{:,.0f}".format, looks)
 
 # %% [markdown]
+# With 4,096 tokens stage 1 beats DDP, since half of its messages hide behind the forward pass.
+#
 # When does stage 3 hide its messages? With $T$ tokens in a micro-batch, a GPU computes $6PT$ FLOP at $F$ FLOP/s and sends $3 \cdot 2P$ bytes at $\beta$ bytes/s. Both take
 # equally long at
 #

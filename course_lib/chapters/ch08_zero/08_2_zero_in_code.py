@@ -8,7 +8,7 @@
 # # 8 ZeRO in code
 #
 # A GPT with 110,336 parameters has 1.77 MB of model states in fp32. On two ranks, each stage of ZeRO leaves less on each, and no
-# loss changes. How does a program do that?
+# loss changes. **How does a program do that?**
 #
 # After this sitting you can
 #
@@ -570,11 +570,11 @@ quiz("8")
 # [ ] a sixteenth of the limit
 # Why: Each part has the limit as its norm: the root of 16 · limit².
 #
-# Norms shall not decay, and a unit is one flat vector that is cut. What still works?
-# [ ] two groups of parameters, given to the optimizer
-# [x] a vector of marks, padded and cut like the weights
-# [ ] a decay of the whole vector, with the norms put back by the next all-gather
-# Why: Decay shrinks each number by itself, so its marks can be cut in the same places.
+# A model has P parameters in bf16, and its optimizer is offloaded. What crosses the bus in an update?
+# [ ] 2P bytes
+# [x] 4P bytes
+# [ ] 12P bytes
+# Why: Gradients go and new weights come back; the 12 bytes stay on the host.
 
 # %% [markdown]
 # **Read on.** Rajbhandari et al. 2020, *ZeRO*, sections 5 and 7 (arXiv:1910.02054). Ren et al. 2021,

@@ -211,6 +211,35 @@ figures.memory_over_time(runs, "One update on rank 0 of 2")
 # - A stage saves memory at the peak only if what it cuts is there at the peak.
 
 # %% [markdown]
+# ## 8.12 Two panels, linked
+#
+# A panel is an ipywidget, so `HBox` puts two side by side and `link` makes one follow the other. At the left is chapter 3's
+# bill of *one* GPU, at the right ZeRO's of one of eight. Choose another GPU or another `convention`: both panels move.
+
+# %%
+from ipywidgets import HBox, link
+
+from course_lib.chapters.ch03_what_is_in_the_memory import panels as of_chapter_3
+from course_lib.chapters.ch08_zero import panels
+
+alone = of_chapter_3.memory(model="llama2-7b", gpu="A100, H100 80 GB")
+one_of_8 = panels.zero(model="llama2-7b", stage=0, ranks=8)
+
+
+def follow(panel):
+    """Moves two controls of `panel` as they move in the other one."""
+    return lambda moved: panel.values | {it: moved[it] for it in ("convention", "gpu")}
+
+
+link((alone, "values"), (one_of_8, "values"), (follow(one_of_8), follow(alone)))
+alone.layout.width = one_of_8.layout.width = "50%"
+HBox([alone, one_of_8])
+
+# %%
+alone.gpu.value = "RTX 4090 24 GB"
+assert one_of_8.gpu.value == alone.gpu.value
+
+# %% [markdown]
 # ## The answer
 #
 # One vector gives up groups of parameters, and a vector of marks brings them back. PyTorch's stage 1 sends three halves because it leaves

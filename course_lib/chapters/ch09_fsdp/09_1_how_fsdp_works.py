@@ -11,7 +11,7 @@
 # LLaMA-2 7B has 6.74 billion parameters. At 16 bytes each, its training states take 107.8 GB. You have eight cards of 24 GB. Cut into eight equal parts, the
 # states take 13.5 GB of each card, and more than 10 GB stay free. Does the model train?
 #
-# But every card computes whole layers. Before one runs, the card must collect the other seven eighths. So the question is how much of the model
+# Every card computes whole layers, though. Before a layer runs, the card must collect its other seven eighths. So the question is how much of the model
 # is whole at the worst moment. At the end of this sitting you can
 #
 # - follow one layer through a step: gathered, used, freed, gathered again, its gradient scattered,
@@ -45,15 +45,16 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", yours=None)
 # ## 9.1 One unit: gathered, used, freed
 #
 # In stage 3 of chapter 8, each of $n$ ranks keeps one $n$-th of weights, gradients and optimizer states, and gathers one unit of the model at a time. **FSDP**,
-# fully sharded data parallelism (完全分片数据并行), is PyTorch's version of this idea. In addition, the next unit travels while one computes,
+# fully sharded data parallelism (完全分片数据并行), is PyTorch's version of this idea: first as the class `FullyShardedDataParallel` (FSDP1), now as the function
+# `fully_shard` (FSDP2). In addition, the next unit travels while one computes,
 # reductions run in the background, storage and messages may have different precisions, and the model never has to exist as a whole.
 #
 # What should a unit be? A layer of LLaMA has nine tensors, some of only 4096 numbers. If each were gathered by itself, a layer would pay the latency of nine
 # messages. If the whole model were one unit, no memory would be saved. The usual choice lies between: each layer is a unit, and everything else is the
 # **root unit** (根单元): embedding, last norm, head.
 #
-# In one step a layer is gathered, used and freed. For its backward pass it is gathered again, used and freed again. Then its gradients are averaged over the ranks, and
-# each rank keeps its part. Each of these moves is one collective: an all-gather or a reduce-scatter.
+# In one step a layer is gathered, used and freed. For its backward pass it is gathered again, used and freed again. To gather is one all-gather. Then one reduce-scatter averages
+# its gradients over the ranks and leaves each rank its part.
 #
 # **Predict.** A model has four layers, and its root stays whole from the beginning to the end of the step. How many all-gathers and how many reduce-scatters does a step
 # make?
@@ -64,7 +65,7 @@ scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
 
 # %% [markdown]
 # Now watch it: four layers of LLaMA-2 7B on eight H100, each in a node of its own. The two lanes at the top show what a GPU computes and what it sends. The curve in
-# the middle is the memory of everything that is whole. Below are the units: the shard (blue) always stays, whole weights are yellow, gradients are orange. Follow layer 2.
+# the middle is the memory of everything that is whole. Below are the units, number 0 the root: the shard (blue) always stays, whole weights are yellow, gradients are orange. Follow layer 2.
 
 # %%
 from course_lib.chapters.ch09_fsdp import steppers
@@ -72,7 +73,7 @@ from course_lib.chapters.ch09_fsdp import steppers
 steppers.fsdp()
 
 # %% [markdown]
-# 1. Set `prefetch` to 0. When does the GPU wait? Then set it to 2. What becomes faster, and what does it cost?
+# 1. Set `prefetch` to 0. When does the GPU wait? Then set it to 2. What becomes faster, and what is the most memory then?
 # 2. At the turn, between the last forward and the first backward pass, layer 4 is freed and gathered again at once. Which setting avoids that, and at what
 #    price?
 
@@ -85,7 +86,7 @@ assert len(set(found.values())) == 2
 
 # %% [markdown]
 # 1. Without prefetch the GPU waits for all 14 messages. One layer ahead hides nine. Left are the gathers of the root, of layer 1 and, at the turn,
-#    of layer 4, and the last two reductions. Two layers ahead are no faster: the one link cannot bring a layer sooner. The layer only lies in memory longer.
+#    of layer 4, and the last two reductions. Two layers ahead are no faster: these five messages cannot start sooner. But the most memory is 2.81 GB instead of 2.41.
 # 2. Switch `reshard` off. Then all layers are whole at the turn (section 9.2).
 #
 # ### Count it
@@ -194,12 +195,13 @@ show_source(scratch.fsdp.FSDPUnit.start_gather, scratch.fsdp.FSDPUnit.free)
 # %% [markdown]
 # ### Deeper: one vector for many tensors
 #
-# A linear layer with 3 × 5 weights and 3 biases has 18 numbers. On 4 ranks each gets 5 of them, since $18 / 4 = 4.5$ is rounded up, and $4 \cdot 5 - 18 = 2$ zeros
-# fill the end. As in chapter 8, the tensors of a unit are laid end to end in one vector, a **flat parameter** (扁平参数). With $P_u$ parameters in a unit:
+# How is a unit of several tensors cut into equal parts?
+
+# %% [markdown]
+# As in chapter 8, the tensors of a unit are laid end to end in one vector, a **flat parameter** (扁平参数). A layer with a norm of 3 weights, a matrix of 3 × 3 and 3 biases
+# has 15 numbers. On 4 ranks each gets 4 of them, since $15 / 4 = 3.75$ is rounded up, and one zero fills the end. With $P_u$ parameters in a unit:
 #
 # $$\text{part} = \lceil P_u / n \rceil, \qquad \text{padding} = -P_u \bmod n .$$
-#
-# Here is a layer with a norm of 3 weights, a matrix of 3 × 3 and 3 biases. The cuts fall where they fall:
 
 # %% tags=["drawing"]
 figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
@@ -214,18 +216,18 @@ show_source(scratch.flat_parameter.FlatParameter.__init__)
 # %% [markdown]
 # ## 9.2 The worst moment
 #
-# A layer of LLaMA-2 7B has 202.4 million parameters, embedding and head together 262.1 million. In bf16, 2 bytes a number, these are 0.405 and 0.524 GB.
+# A layer of LLaMA-2 7B has 202.4 million parameters, 0.405 GB in bf16. Embedding and head together have 262.1 million, 0.524 GB.
 #
-# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie six whole pieces. Three are weights:
+# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Say layer 6 goes backward. Beside the shards lie six whole pieces. Three are weights:
 #
 # - the root's, which are there from the beginning to the end,
-# - those of the layer that computes,
-# - those of the next layer, which arrive meanwhile.
+# - those of layer 6,
+# - those of layer 5, which arrive meanwhile.
 #
 # Three are gradients:
 #
-# - those of this layer,
-# - those of the layer before, which are on their way to being scattered,
+# - those of layer 6,
+# - those of layer 7, which are being scattered,
 # - the head's. The head went backward first, and its gradient waits for the embedding's, with which it is reduced. The embedding's comes last of all.
 
 # %% tags=["drawing"]
@@ -235,18 +237,14 @@ layer_gb, root_gb, head_gb = (
     2 * count / 1e9
     for count in (numbers.layer_dense, numbers.ends_dense, numbers.head_dense)
 )
-weights = {"root": root_gb, "this layer": layer_gb, "the next": layer_gb}
-gradients = {
-    "of the head": head_gb,
-    "of this layer": layer_gb,
-    "of the layer before": layer_gb,
-}
+weights = {"root": root_gb, "layer 6": layer_gb, "layer 5": layer_gb}
+gradients = {"head": head_gb, "of layer 6": layer_gb, "of layer 7": layer_gb}
 looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(
     gradients, style.GRADIENTS
 )
 worst = {"whole weights": weights, "gradients": gradients}
 title = "One of eight cards, beside its shards"
-figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
+figures.stacked_bars(worst, title, "{:.3f} GB".format, colours=looks)
 
 # %% [markdown]
 # In symbols: the largest layer has $P_l$ parameters and the root $P_r$, of which $P_h$ are the head and the last norm. $k$ layers are
@@ -255,33 +253,35 @@ figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
 # $$w\,(k P_l + P_r) \;+\; w\,(P_l + P_h) + g\,P_l .$$
 #
 # The first term is weights, the rest is gradients. Here $k = w = g = 2$, and the 16 bytes per parameter of the shards are the ZeRO paper's 2 + 2 + 12.
-# `gather_timeline` does not use the formula. It goes through the step event by event and takes the maximum:
+# `gather_timeline` does not use the formula. It goes through the step event by event and takes the maximum, here beside the sum of the six pieces:
 
 # %%
 step = gather_timeline(seven, Recipe(), ranks=8)
 beside = (step.peak_bytes - step.states_bytes) / units.GB
-expect(2.41, beside, within=0.01, label="whole tensors", unit="GB", yours=extra)
+pieces = sum(weights.values()) + sum(gradients.values())
+expect(pieces, beside, 1e-9, "GB", "whole tensors", yours=extra)
 
 # %%
-assert abs(sum(weights.values()) + sum(gradients.values()) - beside) < 1e-9
 print(f"with the shards: {step.peak_bytes / units.GB:.2f} GB")
 
 # %% [markdown]
 # FSDP2 is mostly used with other precisions (section 9.4). Shards are fp32, 4 + 4 + 8 bytes for weight, gradient and both moments: again 16. Layers are
-# gathered in bf16, $w = 2$, and gradients are reduced in fp32, $g = 4$. So one copy of a layer's gradients is twice as wide:
+# gathered in bf16, $w = 2$, and gradients are reduced in fp32, $g = 4$. So the gradients of layer 7, which are being reduced, take twice as much:
 
 # %%
 fsdp2 = Recipe("fp32", "fp32", master_copy=False, compute="bf16")
 in_fp32 = gather_timeline(seven, fsdp2, ranks=8)
 assert in_fp32.states_bytes == step.states_bytes
 beside_fp32 = (in_fp32.peak_bytes - in_fp32.states_bytes) / units.GB
-print(f"{beside_fp32:.2f} GB, of which {beside_fp32 - beside:.3f} for the fp32 copy")
+print(f"{beside_fp32:.2f} GB, so {beside_fp32 - beside:.3f} GB more")
 
 # %% [markdown]
 # ### Deeper: a large vocabulary
 #
-# Llama 3 8B has a vocabulary of 128,256, so its root is large beside its layers. Its worst moment is the end of the backward pass: the embedding's gradient is
-# there as well, and all of the root's gradients are copied to be reduced, $(w + g)\,P_r$:
+# Llama 3 8B has a vocabulary of 128,256, so its root is large beside its layers. Where is its worst moment?
+
+# %% [markdown]
+# At the end of the backward pass: the embedding's gradient is there as well, and all of the root's gradients are copied to be reduced. With the root's weights gone that is $w\,P_r + g\,P_r$:
 
 # %%
 eight = gather_timeline(models.MODELS["llama3-8b"], fsdp2, ranks=8)
@@ -313,7 +313,7 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 
 # %% [markdown]
 # If all activations are kept, no: the card needs 37 GB, at the loss and when the backward pass begins. With activation checkpointing (chapter 4) it needs 19 GB, and the model
-# trains. FSDP does not shrink activations.
+# trains.
 #
 # ### Prefetch and reshard
 #
@@ -325,7 +325,7 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 # **Reshard after forward** (前向后重新分片) frees a layer after its forward pass. Without it all layers stay until their backward pass: $k = L$. But each is gathered
 # once instead of twice: $L + 1$ all-gathers, and the bytes are those of DDP again.
 #
-# What keeps $k$ at 2 on a GPU? The CPU runs ahead of the GPU. It could ask for layers 7, 8 and 9 while layer 5 still computes, and all of them would take memory. So
+# What keeps $k$ at 2 on a GPU? The CPU runs ahead of the GPU. It could ask for layers 7, 8 and 9 while layer 5 still computes, and all would take memory. So
 # FSDP1 has a **rate limiter** (限速器), `limit_all_gathers=True` by default: the CPU waits while two layers are gathered (Zhao et al. 2023, section 3.4.2). In a test by PyTorch's
 # developers it lowered the peak from 38.6 to 7.2 GB ([pull request 98354](https://github.com/pytorch/pytorch/pull/98354)). FSDP2 needs none: the
 # **stream** (流) of messages waits, not the CPU. A stream is a queue of work on a GPU, and two streams run side by side.
@@ -352,7 +352,7 @@ for ranks in (44, 45):
 
 # %% [markdown]
 # 1. The peak grows by a factor of 3.9, and the all-gathers fall.
-# 2. From 45 ranks on, so among the panel's powers of two from 64 on. More ranks hardly help after that. As $n$ grows, the shards go to zero, but the
+# 2. From 45 ranks on, so among the panel's powers of two from 64 on. More ranks can only save what is left of the shards there, 1.68 GB. The
 #    whole units do not depend on $n$: they take 2.41 GB on 8 cards and on 8000.
 
 # %% tags=["drawing"]
@@ -370,7 +370,7 @@ title, limit = "The worst moment", ("one card", 24 * units.GB)
 figures.stacked_bars(bars, title, units.format_bytes, colours=colours, limit=limit)
 
 # %% [markdown]
-# Here is a run of our four-layer GPT in all four settings:
+# Our four-layer GPT in all four settings:
 
 # %%
 settings = {
@@ -407,7 +407,7 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 # FSDP sends half as many bytes again as DDP. It need not be slower, if the messages travel while the GPU computes.
 #
 # Take 64 H100 in eight nodes. Each reaches 40 % of its peak, 395.8 TFLOP/s. NCCL lays a ring through each network port, so the ports of a node add up: eight of 400 Gb/s, 50 GB/s each, are
-# 400 GB/s. While one byte travels, a GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989$ FLOP.
+# 400 GB/s. While one byte travels, a GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) \approx 989$ FLOP.
 #
 # While a layer goes forward, each of its weights does 2 FLOP for each token. Meanwhile the next layer arrives, 2 bytes for each weight in bf16. A rank has its own
 # part already, so it waits for $63/64$ of that. The message is hidden if the GPU has at least $63/64 \cdot 2/2 \cdot 989 = 974$ tokens.
@@ -430,7 +430,8 @@ needed = {
     for name, (n, beta) in rings.items()
 }
 found = needed["64 GPUs, 8 ports a node"].backward
-expect(974 * 3 / 2, found, within=1e-3, label="tokens", yours=hide)
+by_hand = 63 / 64 * (2 + 4) / 4 * flop_per_s / 400e9
+expect(round(by_hand), round(found), label="tokens", yours=hide)
 
 # %% tags=["drawing"]
 layer_params = numbers.layer_dense  # of LLaMA-2 7B, backward
@@ -555,7 +556,7 @@ launch.warm_up()
 # %% [raw] tags=["hints"]
 # importance 3, difficulty 2
 # Section 9.1: which shape did the rank compute with?
-# states.local_parameters(MODELS['llama3-405b'], Layout(dp=64, tp=8, zero_stage=3))
+# local_parameters(models.MODELS["llama3-405b"], Layout(dp=64, tp=8, zero_stage=3))
 
 # %% tags=["exercise"]
 computes, stores, gathers_with_tp = ..., ..., ...

@@ -94,6 +94,7 @@ def own_loss(rank, model):
     return mean_loss(model, own_rows(training.batches()[0], rank))
 
 
+# %%
 def step(policy):
     """One step: a weight's class, shape and local shape, and the collectives."""
     rank, model = cut_model(mp_policy=policy)
@@ -105,9 +106,8 @@ def step(policy):
 
 # %%
 in_bf16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-(kind, shape, local_shape, sent), (*_, half) = (
-    launch.run(step, policy, ranks=2)[0] for policy in (MixedPrecisionPolicy(), in_bf16)
-)
+kind, shape, local_shape, sent = launch.run(step, MixedPrecisionPolicy(), ranks=2)[0]
+*_, half = launch.run(step, in_bf16, ranks=2)[0]
 expect(sent["all-gather"][1] / 2, half["all-gather"][1], label="gathered", unit="B")
 expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", unit="B")
 
@@ -135,9 +135,9 @@ except ValueError as refusal:
 # %% [markdown]
 # ## 9.5 The library: FSDP1 and FSDP2
 #
-# PyTorch has two FSDPs. **FSDP1**, `FullyShardedDataParallel`, came from FairScale (*Fully Sharded Data Parallel: faster AI training with fewer GPUs*, 2021)
+# **FSDP1**, `FullyShardedDataParallel`, came from FairScale (*Fully Sharded Data Parallel: faster AI training with fewer GPUs*, 2021)
 # into PyTorch 1.11 in March 2022 (*Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*; note 002 lists both), and not in September 2023, as note 001 says. PyTorch's tutorial calls
-# FSDP1 deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
+# it deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension and leaves it in its place, as a **DTensor** (分布式张量): a tensor that knows on which ranks its parts
 # lie.
 #
 # | | FSDP1 | FSDP2 |
@@ -148,12 +148,14 @@ except ValueError as refusal:
 # | padding | less than $n$ numbers for each unit | less than $n$ rows for each tensor |
 # | freeing memory | rate limiter, the peak varies | the stream waits, the peak is the same in each step |
 # | with tensor and pipeline parallelism | hard | one more dimension of the mesh |
+#
+# A layer with a norm of 3 weights, a matrix of 3 × 3 and 3 biases, cut over 4 ranks by FSDP2:
 
 # %% tags=["drawing"]
 figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, ranks=4)
 
 # %% [markdown]
-# A layer with a norm of 3 weights, a matrix of 3 × 3 and 3 biases, cut over 4 ranks: rank 3 gets nothing but padding. A real matrix has thousands of rows. In the run above:
+# Rank 3 gets nothing but padding. A real matrix has thousands of rows. In the run above:
 
 # %%
 print(kind, tuple(shape), "of which here", tuple(local_shape))
@@ -164,14 +166,14 @@ assert (sent["all-gather"][0], sent["reduce-scatter"][0]) == (2 * layers + 1, 5)
 #
 # ### Sharding strategies
 #
-# FSDP1 calls its settings *sharding strategies* (分片策略). In FSDP2 two arguments say the same.
+# FSDP1 calls its settings *sharding strategies* (分片策略). In FSDP2 two arguments say the same:
 #
 # | FSDP1 | what is cut, and when | FSDP2's `fully_shard` | as in |
 # |---|---|---|---|
 # | `FULL_SHARD` | everything; a layer is gathered twice | `reshard_after_forward=True` | ZeRO-3 |
 # | `SHARD_GRAD_OP` | everything, but whole from forward to backward | `reshard_after_forward=False` | ZeRO-2 in its traffic |
 # | `NO_SHARD` | nothing | do not call it | DDP |
-# | `HYBRID_SHARD` | cut inside a node, copied between nodes | a mesh of two dimensions | MiCS, ZeRO++ |
+# | `HYBRID_SHARD` | cut inside a node, copied between nodes | `mesh=` of two dimensions | ZeRO++ for weights (section 8.3) |
 #
 # Three of them on two nodes of four GPUs. A square is a layer, and blue is what that GPU stores of it:
 
@@ -227,13 +229,14 @@ for what, (calls, size) in along.items():
 assert along["node all-reduce"][1] == 4 * parameters / 2
 
 # %% [markdown]
-# **Explain.** One for each unit, and each carries half of the unit's numbers. In nodes of eight it would be an eighth. If an update has four micro-batches, `set_requires_all_reduce(False)`
+# **Explain.** One for each unit, and each carries half of the unit's numbers. The gradient is `Replicate`, a copy, between the nodes and `Shard` inside them.
+#
+# If an update has four micro-batches, `set_requires_all_reduce(False)`
 # in the first three reduces inside the node each time and between the nodes only once:
 
 # %%
-(*_, part, every), (*_, same, waited) = (
-    launch.run(hybrid, 4, waits, ranks=4)[0] for waits in (False, True)
-)
+*_, part, every = launch.run(hybrid, 4, False, ranks=4)[0]
+*_, same, waited = launch.run(hybrid, 4, True, ranks=4)[0]
 name = "node all-reduce"
 expect(4 * (layers + 1), every.pop(name)[0], label="all-reduces, each time")
 expect(layers + 1, waited.pop(name)[0], label="only the last time")
@@ -251,7 +254,10 @@ torch.testing.assert_close(part, same)
 # %% [markdown]
 # ### Deeper: which modules are units?
 #
-# LLaMA-2 7B's embedding and head are two matrices of 131 million numbers each. In the root both stay whole during the whole step. torchtitan makes units of them: the embedding is
+# LLaMA-2 7B's embedding and head are two matrices of 131 million numbers each. In the root both stay whole during the whole step. Must they?
+
+# %% [markdown]
+# torchtitan makes units of them: the embedding is
 # one, and the last norm with the head is another, given as a list (torchtitan/models/llama3/infra/parallelize.py). Its root is empty. Two refinements are possible:
 #
 # - `[norm, head]` is the last unit of the forward pass and the first of the backward pass. Freeing it in between gains nothing, so `reshard_after_forward=False`.
@@ -293,7 +299,10 @@ assert (plain, last_whole) == (2 * (layers + 2), 2 * layers + 1)
 # %% [markdown]
 # ### Deeper: how far ahead?
 #
-# On a GPU, prefetch comes by itself. In the forward pass the CPU runs ahead and asks for the next gather, which has a stream of its own. In the backward pass FSDP2 asks for the next unit
+# On a GPU, prefetch comes by itself. What does `set_modules_to_forward_prefetch` add?
+
+# %% [markdown]
+# In the forward pass the CPU runs ahead and asks for the next gather, which has a stream of its own. In the backward pass FSDP2 asks for the next unit
 # explicitly. `block.set_modules_to_forward_prefetch([…])` does the same forward, and its list may have several units. A CPU has no streams, so our ranks prefetch forward only what is listed. How many bytes are
 # alive in the first block with none, one and two blocks ahead?
 
@@ -366,7 +375,7 @@ torch.testing.assert_close(by_python, by_graph)
 #
 # $$4\,P = 27.0 \text{ GB} \quad\text{instead of}\quad \frac{4\,P}{8} = 3.4 \text{ GB}.$$
 #
-# 27.0 GB are more than the card has. There is no third way. A rank that has sent a gradient away has only its own part to add to, and a rank that has not must keep all of it. The first way is FSDP2's default, the second is
+# 27.0 GB are more than the card has. A rank that has sent a gradient away has only its own part to add to, and a rank that has not must keep all of it. The first way is FSDP2's default, the second is
 # `model.set_requires_gradient_sync(False)` for all micro-batches but the last, like DDP's `no_sync`.
 
 # %% tags=["drawing"]
@@ -459,7 +468,7 @@ assert own_norm != other_norm and max(own_norm, other_norm) < norm
 #
 # LLaMA-2 70B in fp32 on 64 ranks: a *sharded* state dict is 4.3 GB on each rank, a *full* one 276 GB on rank 0. `model.state_dict()` of FSDP2 is sharded: it holds DTensors, each rank's own
 # parts, and nothing is sent. That is what a checkpoint of a training needs (section 15.7). To publish the model you want whole tensors on one rank: `StateDictOptions(full_state_dict=True,
-# cpu_offload=True)` gathers tensor by tensor into rank 0's host memory.
+# cpu_offload=True)` gathers tensor by tensor into rank 0's host memory. First what each of them costs:
 
 
 # %%
@@ -473,6 +482,11 @@ def dict_of(model, full):
     return found, sum(held.values()), log.sent().get("all-gather", (0, 0))[0]
 
 
+# %% [markdown]
+# Then take both, overwrite a weight with zeros, and load the full one:
+
+
+# %%
 def saved_twice():
     """Bytes and all-gathers of both kinds; whether the full one can be loaded."""
     _, model = cut_model()
@@ -499,7 +513,7 @@ assert full == [4 * parameters + table, 53] and others[0] == 0
 #
 # ### What to choose
 #
-# More cards shrink neither whole layers (section 9.2) nor activations, and each rank needs a sample. Ask in this order, for one micro-batch on a GPU:
+# Ask in this order, for one micro-batch on a GPU:
 #
 # | what fits on a GPU, beside activations and whole layers | network | choose |
 # |---|---|---|
@@ -510,7 +524,7 @@ assert full == [4 * parameters + table, 53] and others[0] == 0
 # | only the states cut over all GPUs | any | FULL_SHARD; below the bound, more tokens for each GPU |
 # | not even these | | checkpointing; then tensor, context or pipeline parallelism (chapters 10 to 12) |
 #
-# The numbers for three models on 64 GPUs in nodes of 8, with everything recomputed and one sequence of 4096 tokens:
+# The numbers for three models on 64 GPUs in nodes of 8, with everything recomputed and one sequence of 4096 tokens (GPT-2: 1024):
 
 # %%
 choices = {
@@ -530,7 +544,7 @@ assert needs["llama2-13b"]["HSDP"] < 80 < needs["llama2-70b"]["HSDP"]
 
 # %%
 for name, row in needs.items():
-    print(f"{name:<11}", *(f"{choice} {gb:,.0f} GB; " for choice, gb in row.items()))
+    print(f"{name:<11}", ", ".join(f"{what} {gb:,.0f} GB" for what, gb in row.items()))
 
 # %% [markdown]
 # GPT-2 1.5B takes DDP. 13B takes ZeRO-1 with 58 GB, or HSDP with 33 GB, which leaves room for more tokens. 70B takes FULL_SHARD, with 34 GB.
@@ -560,7 +574,7 @@ figures.loss(
 )
 
 # %% [markdown]
-# You see one curve, because all three lie on top of each other. Each rank stores half of everything.
+# The three curves coincide. Each rank stores half of everything.
 #
 # ### Two lanes, predicted and measured
 #
@@ -593,7 +607,7 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 
 # %% [markdown]
 # **Explain.** Five messages stay exposed: the gathers of the root, of layer 1 and, at the turn, of layer 4, and the last two reductions, of layer 1 and of the root. $240 + 5 \cdot 20 = 340$. Messages and sleeps take
-# longer than planned where two ranks share few cores. The report's last prediction takes their measured times, and so tests only their order. Outside the notebook, also by PyTorch's own launcher:
+# longer than planned where two ranks share few cores. The report's first prediction takes messages as measured alone, its last one those of this step, testing only their order. Outside the notebook, also by PyTorch's own launcher:
 #
 # ```
 # course demo prefetch --ranks 2 --message-ms 20 --forward-ms 10
@@ -606,10 +620,10 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 #
 # 1. Build on meta, cut, fill, then build the optimizer. LLaMA-2 70B then takes 4.3 GB of fp32 weights on each of 64 ranks, never 276.
 # 2. Gather in bf16 and reduce in fp32: half of the gathered bytes, and the shards are the master copy.
-# 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes stay exposed, else full sharding.
-# 4. Reduce after each micro-batch, or keep $4P$ bytes of whole gradients. Clip on DTensors, save sharded.
+# 3. Choose the least sharding that fits: DDP, ZeRO-1, then a mesh of two dimensions if the messages between nodes stay exposed, else full sharding. The mesh costs $n/m$ times the states.
+# 4. Reduce after each micro-batch, or keep $4P$ bytes of whole gradients. Clip on DTensors, save sharded: 4.3 GB on each rank instead of 276 on one.
 #
-# FSDP does not shrink whole layers, activations, or the batch of one sample for each rank. The next chapters do. The deeper notebook has YaFSDP, which allocates four buffers once, and audits two published benchmarks.
+# FSDP does not shrink whole layers, activations, or the batch of one sample for each rank. The next chapters do. The deeper notebook has YaFSDP, and audits two benchmarks.
 
 # %%
 from course_lib import quiz

@@ -650,7 +650,7 @@ for run_ in lanes.lanes:
     print(f"prefetch {run_.prefetch}: {late_ms:+.0f} ms by slower messages and sleeps")
 
 # %% [markdown]
-# Messages take longer than alone where two ranks and their threads share few cores. Even with each message and sleep as long as it took here, the prediction is 2 to 5 % short without prefetch, and 6 to 25 % with it, on a very busy machine 40 %:
+# Messages take longer than alone where two ranks and their threads share few cores. Even with each message and sleep as long as it took here, the prediction is a little short:
 # theory counts *asking* for a message as free, but a rank first copies its shard into new memory, and cannot sleep meanwhile.
 #
 # Now halve the tokens at the bound of section 9.3: layers of 10 and 20 ms, messages of 20. Theory says that the GPU waits 170 ms instead of 100:

@@ -163,7 +163,7 @@ title = "What each GPU sends for an MLP, forward"
 figures.stacked_bars(by_order, title, units.format_bytes, words, colours=looks)
 
 # %% [markdown]
-# Column, then row is the idea of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
+# This *pair*, column then row, is the idea of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 #
 # ### Backward: f and g
 #
@@ -197,7 +197,7 @@ figures.cells(back, "Backward", square=28, between=14, past=ways)
 # | f, before the columns | copy: nothing to send | all-reduce |
 # | g, after the rows | all-reduce | copy: nothing to send |
 #
-# **Predict.** Four GPUs share the pair instead of two. A GPU has half of the weights and half of the work. How many times as many bytes does it send?
+# **Predict.** Four GPUs instead of two share the pair. Each has half of the weights and half of the work. How many times as many bytes does it send?
 
 # %%
 four = predict("10.four", "Sent with 4 GPUs / with 2?", yours=None)
@@ -323,7 +323,7 @@ show_source(scratch.tensor.ColumnParallelLinear, scratch.tensor.RowParallelLinea
 # %% [markdown]
 # ## 10.3 Attention: cut by heads
 #
-# LLaMA-2 70B has 64 **heads** (注意力头) of queries. Each head computes attention on its own 128 of the 8192 features, and needs
+# LLaMA-2 70B has 64 **heads** (注意力头) of queries. Each head computes attention on 128 of their 8192 features, and needs
 # nothing from the others until the output matrix adds them up. So eight GPUs take 8 heads each, and attention is a pair like
 # that of section 10.2:
 #

@@ -53,7 +53,7 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** Sixteen GPUs in two servers, joined by one InfiniBand port of 400 Gb/s for each GPU, against eight in one. How many times as fast is the layer?
+# **Predict.** Sixteen GPUs in two servers, joined by one InfiniBand port of 400 Gb/s for each GPU, against eight in one. How many times as fast is the layer? (Section 10.7 answers.)
 
 # %%
 faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
@@ -536,7 +536,7 @@ assert round(its_s[0] / its_s[1], 2) == 1.28
 # %% [markdown]
 # ## 10.9 Demo: the same training, cut
 #
-# (Section 10.8 is in the deeper notebook.) Two ranks train the tiny GPT, cut by our own f and g, and by `parallelize_module`. The demo compares with one process, and counts
+# (Section 10.8: the deeper notebook.) Two ranks train the tiny GPT, cut by our own f and g, and by `parallelize_module`. The demo compares with one process, and counts
 # messages and stored bytes.
 
 # %%

@@ -305,7 +305,7 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 # %% [markdown]
 # The first stage keeps 109 GB, whatever $p$ is. So stages divide weights, gradients and optimizer states by $p$, but *not* the first stage's
 # activations. Tensor parallelism (chapter 10) and recomputation (chapter 4) do. (Note 004's "160 times the activations" for 80 stages counts twice
-# too many micro-batches, and all layers for each.)
+# as many micro-batches, each with all layers.)
 #
 # ### Orders that hang
 #

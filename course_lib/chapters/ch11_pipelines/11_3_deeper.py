@@ -265,7 +265,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # W alone costs as much as all of B, and I comes on top. So `zb1p` shows you the order and the memory, but here it saves no real time: the second
-# backward walk costs what the smaller bubble saves. A program that saves this time keeps what I has computed for each matrix, its input and the
+# backward walk costs more than the smaller bubble saves. A program that saves this time keeps what I has computed for each matrix, its input and the
 # gradient of its output, and leaves to W a single product of the two. (The demo's sleeping stages sleep for as long as such a program would
 # compute.)
 #

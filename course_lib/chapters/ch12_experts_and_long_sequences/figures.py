@@ -33,18 +33,20 @@ def expert_bars(load: ExpertLoad, title: str = "") -> Drawing:
     if load.dropped:
         dropped = f"{load.dropped:,} ({load.dropped_fraction:.1%})"
         curves["dropped"] = Curve(list(enumerate(lost)), fill=style.WARNING, told=dropped)
-    busiest = f"the busiest gets {max(load.load):,}, {load.imbalance:.2f} times as many"
-    levels = {f"mean {_short(load.mean)}; {busiest}": load.mean}
+    levels = {f"mean {_short(load.mean)}": load.mean}
     if load.capacity < load.choices:
         levels[f"capacity {load.capacity:,}"] = load.capacity
     up = even([0, max(*load.load, *levels.values())], _short, "choices that fall on each expert")
+    busiest = f"the busiest expert gets {max(load.load):,}, {load.imbalance:.2f} times the mean"
     note = (
         f"{counted(experts, 'expert')}, {counted(per_rank, 'expert')} on each of "
         f"{counted(load.ranks, 'rank')}, which hands over {format_bytes(load.dispatch_bytes)} in "
         "one all-to-all"
     )
     across = Axis((), ends=(0, experts))
-    frame = graph(curves, title, across, up, levels=levels, notes=[note], gaps=True)
+    frame = graph(
+        curves, title, across, up, levels=levels, notes=[busiest, note], gaps=True, beside=True
+    )
     _ranks(frame, load.ranks, experts, per_rank)
     return frame.drawing
 

@@ -1,6 +1,6 @@
 """Panels of chapter 13, in addition to the library's."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
@@ -26,27 +26,6 @@ _NETWORKED = [name for name, chip in ACCELERATORS.items() if chip.between]
 _MODELS = [name for name, shape in MODELS.items() if not shape.learned_positions]
 
 
-@lru_cache(maxsize=8)
-def _plans(
-    model: str,
-    cluster: Cluster,
-    batch: int,
-    sequence: int,
-    recompute: str,
-    zero_stage: str,
-    cp: int,
-) -> tuple[Plan, Plan]:
-    """Plans under the usual assumptions and under cautious ones.
-
-    Cached, so that two views of the same question have the same Plans and are equal.
-    """
-    degrees = _FEWER if MODELS[model].experts else _FEW
-    only: dict[str, tuple[int | str, ...]] = {**degrees, "cp": (cp,)}
-    only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
-    usual = plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
-    return usual, usual.under(CAUTIOUS)
-
-
 @panel
 def planner(
     model: str = choice("model", "llama2-70b", _MODELS),
@@ -63,12 +42,25 @@ def planner(
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.
     """
+    return _view(model, gpu, recompute, zero_stage, nodes, batch, sequence, cp)
+
+
+@lru_cache(maxsize=64)  # a slider often returns to where it was; a Plan takes about 0.2 MB
+def _view(
+    model: str, gpu: str, recompute: str, zero_stage: str,
+    nodes: int, batch: int, sequence: int, cp: int,
+) -> View:  # fmt: skip
+    """The view of one question, under the usual assumptions and under cautious ones."""
     cluster = Cluster(ACCELERATORS[gpu], nodes)
-    result, careful = both = _plans(model, cluster, batch, sequence, recompute, zero_stage, cp)
+    degrees = _FEWER if MODELS[model].experts else _FEW
+    only: dict[str, tuple[int | str, ...]] = {**degrees, "cp": (cp,)}
+    only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
+    result = plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
+    careful = result.under(CAUTIOUS)
     title = f"{model} on {8 * nodes:,} {gpu}, {batch:,} × {sequence:,} tokens"
     rows: Rows
     if result.fitting:
-        (best,), (sturdiest,) = fastest(both, 1), sturdy(both, 1)
+        (best,), (sturdiest,) = fastest([result, careful], 1), sturdy([result, careful], 1)
         first, second = map(result.mfu, best.steps_s)
         mfu = f"MFU {first:.1%}, under cautious assumptions {second:.1%}"
         regret = f"at worst {sturdiest.regret:.1%} behind the best"
@@ -79,7 +71,7 @@ def planner(
     else:
         option, reason = next(result.rejected())
         rows = (("closest", _layout_line(result, option)), ("why not", reason))
-    return View(result, rows, lambda: figure.ranked_layouts(result, title, careful=careful))
+    return View(result, rows, cache(lambda: figure.ranked_layouts(result, title, careful=careful)))
 
 
 def _layout_line(result: Plan, option: PlannedLayout) -> str:

@@ -61,7 +61,7 @@ table(torch.tensor([4, 1, 4])).sum().backward()
 figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 
 # %% [markdown]
-# Row 4 was used twice, so it has the sum of both gradients. The other rows are zeros. Such a table is the **sparse part** (稀疏部分) of a model: large, and hardly touched by one batch. The matrices that follow it are
+# Row 4 was used twice, so it has the sum of both gradients. Rows that nobody used are zeros. Such a table is the **sparse part** (稀疏部分) of a model: large, and hardly touched by one batch. The matrices that follow it are
 # the **dense part** (稠密部分): every sample uses all of their weights.
 #
 # Language models are dense: their table is small, some 100,000 rows, and the output layer, which often shares it, gives every row a gradient. Recommenders are sparse, and their tables take terabytes (Meta has trained
@@ -80,12 +80,12 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** 8,615 times. Each GPU sends 448 GB with DDP, but only 0.01 % of its gradient's rows, and 0.08 % of the sum's, are not zero. That takes 18 s. The useful part is 52 MB and takes 2 ms:
+# **Explain.** 8,615 times. With DDP each GPU sends 448 GB, which takes 18 s, but only 0.01 % of its gradient's rows, and at most 0.08 % of the sum's, are not zero. The useful part is 52 MB and takes 2 ms:
 #
 # $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
 # \underbrace{100{,}000 \cdot 8}_{\text{row numbers}} = 52 \text{ MB}.$$
 #
-# The number of rows in the table does not appear. Ten times as many customers cost ten times the memory, and not one byte more on the wire.
+# The table's size does not appear: ten times as many customers cost ten times the memory, and not one byte more on the wire.
 #
 # **Remember**
 # - A table's gradient has one non-zero row for each distinct row that the batch looked up.
@@ -177,7 +177,7 @@ print(together.indices().tolist(), together.values()[:, 0].tolist())
 # %% [markdown]
 # Now the gradient is a **sparse tensor** (稀疏张量): row numbers and values, at first one entry for each look-up. `coalesce` sums the entries of one row.
 #
-# Several ranks cannot add up such gradients entry by entry, since the third entry of one rank belongs to another row than the third entry of the next. So every rank gathers the rows of all ranks and adds them up itself. A rank sends its
+# Several ranks cannot add up such gradients entry by entry, since the third entry of each belongs to another row. So every rank gathers the rows of all ranks and adds them up itself. A rank sends its
 # rows to $n-1$ others once, where a trainer moves them twice: gathering costs about $(n-1)/2$ times the bytes of a server, and the table stays whole on every rank. Gloo does this inside `dist.all_reduce`. NCCL refuses sparse tensors
 # ([pytorch/pytorch issue 22400](https://github.com/pytorch/pytorch/issues/22400), open since 2019), so on the shop's GPUs DDP would stop with an error.
 
@@ -195,7 +195,7 @@ print(together.indices().tolist(), together.values()[:, 0].tolist())
 #
 # Then each owner updates its rows. TorchRec, PyTorch's library for recommenders, calls this *row-wise* sharding. It also offers *table-wise* (each GPU owns whole tables) and *column-wise* (each owns some numbers of every row), and its planner chooses for each table.
 #
-# Here are all four ways, first what moves and then what is stored:
+# All four ways, first what moves, then what is stored:
 
 # %% tags=["drawing"]
 seven_eighths = 7 / 8 * 100_000
@@ -235,7 +235,7 @@ figures.bars(
 # %% [markdown]
 # ## 14.3 The server's link
 #
-# All trainers ask the same server. So what all of them pull and push goes through one link.
+# What all trainers pull and push goes through one link, the server's.
 #
 # **Predict.** A trainer computes for 20 ms in each update and exchanges 100,000 rows of 64 numbers. Each process has a link of 25 GB/s each way. Trainers do not wait for each other. How many of them can one server serve before its link is busy all the time?
 
@@ -322,7 +322,7 @@ linked = {
 figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update")
 
 # %% [markdown]
-# The losses are those of one process, up to rounding. A trainer uses about a hundred of the table's 8192 rows, so the last bar, an all-reduce of the table, is long.
+# The losses are those of one process, up to rounding. Each trainer uses some 125 of the table's 8192 rows (the server sends 192,000 B), so the last bar, an all-reduce of the table, is long.
 #
 # **Remember**
 # - The bytes of all $n$ trainers go through one link. It is full at (time of an update) / (time of one push) trainers.

@@ -40,7 +40,7 @@ launch.warm_up()
 #
 # The price: while a trainer computes, others change the table, so its gradient is right for a table that no longer exists. The number of updates that others make in between is its **staleness** (陈旧度).
 #
-# Step through 160 ms of it. Three trainers compute for 30, 36 and 125 ms, and messages take no time. A blue arrow is a pull and brings a version of the table, an orange one is a push and makes a new version. When trainer 2 pushes
+# Step through 160 ms of it. Three trainers compute for 30, 36 and 125 ms, so that no two push at once. Messages take no time. A blue arrow is a pull and brings a version of the table, an orange one is a push and makes a new version. When trainer 2 pushes
 # its first gradient, which belongs to version 0, which version is the table at?
 
 # %%
@@ -61,6 +61,8 @@ assert len({push.at for push in pushes[0]}) == len(pushes[0])  # no two at one t
 print("updates stale without and with the bound:", [it.part.late for it in firsts])
 
 # %% [markdown]
+# Four: each fast trainer makes two updates, and then waits.
+#
 # **Predict.** One server and three trainers, of which the third computes four times as long as the others. Nobody waits. How many updates stale is a gradient, on average over *all* gradients?
 
 # %%
@@ -86,18 +88,17 @@ figures.late_gradients(
 
 # %% [markdown]
 # **Explain.** About 2, as if all were equally fast. Whenever the server applies a gradient, the rows that the two *other* trainers hold become older by one update. So each update, from a fast trainer or a slow one, makes two other gradients staler by one. The average is $n - 1$. (The run has less: at the start
-# no gradient is stale yet, and between push and pull a trainer holds no rows.)
+# no gradient is stale yet, and between push and pull a trainer holds no rows, for long on a busy machine.)
 #
 # But the trainers do not share it equally. While the slow one computes once, each of the others updates four times. So in a long run its gradients are about 8 updates stale, and theirs about 1.25.
 #
-# What does staleness do? Gradient descent on $f(w) = w^2/2$ converges for every learning rate below 2. If each gradient is $\tau$ updates stale, the limit falls to about $\pi/(2\tau + 1)$ (Levin and May 1976). **The more trainers, the smaller the learning rate.** Sparse tables suffer less,
+# What does staleness do? Gradient descent on $f(w) = w^2/2$ converges for every learning rate below 2. If each gradient is $\tau \ge 1$ updates stale, the limit falls to about $\pi/(2\tau + 1)$ (Levin and May 1976). **The more trainers, the smaller the learning rate.** Sparse tables suffer less,
 # since two trainers rarely use the same row at the same time. Dense layers suffer from every stale update, one reason why large models are trained in step.
 
 # %% [markdown]
 # ### Where you meet staleness today
 #
-# In reinforcement learning of language models, *actors* generate texts with a copy of the weights while a *learner* updates them. If nobody waits, a text was written with weights some versions old: **policy lag**. There are two remedies. AReaL bounds the number of versions (arXiv:2505.24298). IMPALA corrects for it: it weights each
-# sample by how much more or less probable the new weights make it (arXiv:1802.01561).
+# In reinforcement learning of language models, *actors* generate texts with a copy of the weights while a *learner* updates them. If nobody waits, a text was written with weights some versions old: **policy lag**. AReaL bounds the number of versions (arXiv:2505.24298). IMPALA scales each sample by how much more or less probable the new weights make it (arXiv:1802.01561).
 #
 # **Remember**
 # - Nobody waits: each gradient is $n-1$ updates stale on average, and a slow trainer's are the stalest.
@@ -139,7 +140,7 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # %% [markdown]
 # ### Deeper: which backends RPC has
 #
-# `nn.DataParallel` is a fourth thing, though one of the notes calls it similar: a single process with one thread per GPU (section 7.2).
+# `nn.DataParallel` is a fourth thing, though note 000 calls it similar: a single process with one thread per GPU (section 7.2).
 #
 # Which backends do they use? Ask your own PyTorch.
 #
@@ -219,12 +220,12 @@ for event in hybrid.events:
     print(f"{1000 * event.at_s:6.1f}  {indent} {event.what}")
 
 # %% [markdown]
-# **Explain.** None. The master called each trainer once, "train", and waits for the answer: it controls the job, not each step. Now read one trainer's column from top to bottom:
+# **Explain.** None. The master called each trainer once, "train", and waits for the answer: it controls the job, not each step. Now read one trainer's column downwards:
 #
 # 1. The trainer asks the server for its rows and *waits*.
 # 2. It has the loss, and the backward pass begins.
 # 3. When all dense gradients of a bucket are there, DDP starts its all-reduce (section 7.4). Here one bucket holds them all, so the order of note 002 is right: first the dense gradients, then the all-reduce.
-# 4. The gradient of the rows leaves for the server. It does *not* wait for the all-reduce: in several runs it leaves sometimes before the all-reduce has ended, sometimes after.
+# 4. The gradient of the rows leaves for the server. It does *not* wait for the all-reduce: in some runs it leaves before the all-reduce has ended, in others after.
 # 5. DDP is a barrier here: the all-reduce needs the gradients of both trainers, so neither can update the table before the other has looked up its rows. The first barrier in `update` is for models
 #    without a collective.
 # 6. Then come the updates, of the table on the server and of the dense parts on the trainers.

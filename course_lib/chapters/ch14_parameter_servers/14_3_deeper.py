@@ -256,7 +256,7 @@ for place, stage in enumerate(kept):
     assert stage.late[-1] == versions - 1 == 3 - place
 
 # %% [markdown]
-# The price is memory: the first of $p$ stages keeps $p$ versions of its weights. PipeDream-2BW (arXiv:2006.09503) updates once for several micro-batches and keeps two. Neither has a bubble, both train with stale gradients, and neither adds anything up: each micro-batch updates on each stage. GPipe and 1F1B keep one version of the weights, have exact gradients, and pay
+# The price is memory: the first of $p$ stages keeps $p$ versions of its weights. PipeDream-2BW (arXiv:2006.09503) updates once for several micro-batches and keeps two. Neither has a bubble, and both train with stale gradients. PipeDream adds nothing up: each micro-batch updates each stage. GPipe and 1F1B keep one version of the weights, have exact gradients, and pay
 # with the bubble. Large models are trained that way.
 #
 # **Remember**
@@ -458,7 +458,7 @@ if not obstacle:
 
 # %%
 if obstacle:
-    print(f"This machine can't have two nodes: {obstacle}. On others: 7 to 8 % more.")
+    print(f"This machine can't have two nodes: {obstacle}. On others: 6 to 9 % more.")
 else:
     print(f"pulled and pushed {moved:,} B, counted {sum(counted['link']):,} B")
 

@@ -12,7 +12,7 @@
 #
 # After this sitting you can
 #
-# - start ranks yourself, and say what torchrun, Slurm, Kubernetes and Ray add to that,
+# - start ranks yourself, and say what torchrun and Slurm add to that (folded: Kubernetes, Ray),
 # - read a batch script for several nodes, and say what breaks if a line is wrong,
 # - run one job under torchrun, accelerate, DeepSpeed and Megatron, and say which of two settings wins.
 #
@@ -166,7 +166,7 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 # %% [markdown]
 # **Explain.** Eighteen. On each node Slurm starts *one* torchrun, which starts eight ranks and then watches them, as our launcher did. It is called the **agent** (代理进程). The agents meet at one address, which is called the **rendezvous** (会合), and agree on who is node 0. Then rank = 8 × node + local rank. So do not rely on rank 8 being on the second machine of your list: read `RANK`, and read it again after each restart.
 #
-# These lines of the script go wrong most often:
+# These options go wrong most often (`--max-restarts` is not in this script):
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
@@ -302,15 +302,15 @@ title = "Losses on two ranks: millionths off from those of one process"
 figures.bars(ways, lambda off: f"{1e6 * off:,.1f}", title, style.INK, tens=True)
 
 # %% [markdown]
-# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one and gives no warning. The loss falls, and the global batch is half of what you wrote down. Under torchrun the same program finds both ranks. Six of the bars are rounding, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. So **let rank 0 print the world size and the global batch, and compare them with your plan.**
+# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one and gives no warning. The loss falls, and the global batch is half of what you wrote down. Under torchrun the same program finds both ranks. Six of the differences are rounding, and bf16 is off by 0.4 %, which is what 8 bits of precision give. So **let rank 0 print the world size and the global batch, and compare them with your plan.**
 #
 # The same setting has four names:
 #
 # | setting | plain PyTorch | accelerate | DeepSpeed's JSON | Megatron-LM |
 # |---|---|---|---|---|
 # | start | `torchrun` | `accelerate launch`, or torchrun | `deepspeed`, or torchrun | torchrun |
-# | micro-batch | your `DataLoader` | your `DataLoader` | `train_micro_batch_size_per_gpu` | `--micro-batch-size` |
-# | accumulation | your loop, `no_sync()` | `gradient_accumulation_steps=` | `gradient_accumulation_steps` | follows from the global batch |
+# | micro-batch | your `DataLoader` | the same | `train_micro_batch_size_per_gpu` | `--micro-batch-size` |
+# | accumulation | your loop, `no_sync()` | argument of `Accelerator` | `gradient_accumulation_steps` | follows from the global batch |
 # | bf16 | `autocast` | `--mixed_precision bf16` | `"bf16": {"enabled": true}` | `--bf16` |
 # | clipping | none | none | **1.0** if left out | **1.0** if left out |
 # | sharded states | `fully_shard` | `--use_fsdp` | `zero_optimization.stage` | `--use-distributed-optimizer` |

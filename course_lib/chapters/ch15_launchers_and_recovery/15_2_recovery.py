@@ -14,7 +14,7 @@
 #
 # - load a checkpoint of four ranks on three,
 # - say which rank hangs, and what an elastic job needs,
-# - choose the interval between saves, and say what to buy against the rest.
+# - choose the interval between saves, and say what reduces the losses that remain.
 
 # %%
 import re
@@ -140,7 +140,7 @@ for rank, (seconds, error) in enumerate(said):
 #
 # - Slurm ends a job that has lost a node, and with it the survivors, unless both `sbatch` and `srun` were given `--no-kill`.
 # - With `c10d` the meeting point is a store in the agent on `$HEAD`. If *that* node dies, nobody can meet again, and the job ends ([pytorch/pytorch issue 67742](https://github.com/pytorch/pytorch/issues/67742)).
-# - On one node of two the global batch is half as large, unless each rank accumulates twice as many micro-batches. So print world size and global batch after *each* start.
+# - On one node of two the global batch is half as large, unless each rank accumulates twice as many micro-batches.
 #
 # **Remember**
 # - A checkpoint holds weights, moments, step, data position and random state: 12 bytes for each parameter.
@@ -278,7 +278,7 @@ assert often.progress > 0.92
 assert max(often.parts, key=often.parts.get) == "restarting"
 
 # %% [markdown]
-# **Answers.** (1) From 10 to 40 minutes it costs four points at most; with an hour, ten. (2) Yes, 93 %, and restarts are the largest term. (3) Just not: even restarts in no time reach only 89.97 %, since saves and repeated work take 10 % by themselves.
+# **Answers.** (1) From 10 to 40 minutes it costs four points at most; with an hour, ten. (2) Yes, 93 %, and restarts are the largest term. (3) Just not: even restarts in no time reach only 89.97 %, since saves and repeated work take 10 % by themselves. So Meta's saves must be shorter.
 #
 # ### Saves that hide
 #

@@ -126,7 +126,9 @@ for sign in gpus.pmon_signs(gpus.pmon(output("nvidia-smi_pmon_shared").text)):
 
 # %%
 for name in ("nvidia-smi_topo", "nvidia-smi_topo_far"):
-    print(output(name).shown, "\n")
+    for line in output(name).shown.splitlines():
+        print(line[:101].rstrip())  # without the last column, N/A everywhere
+    print()
 
 # %% [markdown]
 # A GPU can send without going through the CPU if its path to a network card is `PIX` or `PXB`. (This is NCCL's rule for GPUDirect, which needs more than that: section 16.4.)
@@ -149,11 +151,11 @@ expect(4, len(by_switch), label="GPUs", yours=near)
 figures.node_ways({"the first server": first, "the second server": second})
 
 # %% [markdown]
-# **Explain.** Four. In the first server each GPU shares a switch with a network card (green). In the second, every byte for the network crosses the CPU (red). Both servers are healthy, but the second's network will be slower, and no command warns you.
+# **Explain.** Four. In the first server each GPU shares a switch with a network card (green). In the second, every byte for the network crosses the CPU (orange). Both servers are healthy, but the second's network will be slower, and no command warns you.
 #
 # ### Is it healthy: -q -d, dmesg
 #
-# First the memory. An **error-correcting code** (纠错码, ECC) corrects errors of a single bit. A row with an error that cannot be corrected, or with the same error again and again, is replaced by a spare one at the next reset. This is called **row remapping** (行重映射).
+# First the memory. An **error-correcting code** (纠错码, ECC) corrects errors of a single bit. A row of memory cells with an error that cannot be corrected, or with the same error again and again, is replaced by a spare one at the next reset. This is called **row remapping** (行重映射).
 
 # %%
 lines = output("nvidia-smi_q_ecc").shown.splitlines()
@@ -162,7 +164,7 @@ for sign in gpus.state_signs(gpus.query(output("nvidia-smi_q_ecc").text)):
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# The code has corrected all 177 errors, so no number was wrong. The line that matters is `Pending: Yes`: one row still waits for its replacement. (`Volatile` counts since the last reset, `Aggregate` over the GPU's life.)
+# The code has corrected all 177 errors, so no number was wrong. The line that matters is `Pending: Yes`: one row still waits for its replacement. (`Volatile` counts since the driver was loaded, `Aggregate` over the GPU's life.)
 #
 # The same command's PERFORMANCE section says what slows the clock down, which is called **throttling** (降频). At full load `SW Power Cap: Active` is normal. `HW Slowdown: Active` never is.
 #
@@ -237,7 +239,7 @@ figures.meters(
 )
 
 # %% [markdown]
-# **Utilization** is the percentage of *time* during which at least one kernel ran (NVIDIA's NVML reference, `nvmlUtilization_t`). It is not the share of the GPU that worked. It says that the light in the office is on, not how many people work there.
+# **Utilization** is the percentage of *time* during which at least one kernel ran (NVIDIA's NVML reference, `nvmlUtilization_t`). It is not the share of the GPU that worked.
 #
 # In training it is worse, because waiting is a kernel too. NCCL's all-reduce runs on the GPU. While it waits for another rank, it reads a flag in memory again and again until the flag changes (`waitPeer` in NCCL's `src/device/prims_simple.h`). This is **busy-waiting** (忙等待).
 #

@@ -94,8 +94,8 @@ print(output("py-spy_dump").shown)
 # **3. All of it together.** With `launch.run(…, record=FOLDER)` or `course demo NAME --record FOLDER` each rank keeps a page with its stack and its collectives, and `course diagnose FOLDER` answers in one sentence. A program of your own needs one line, anywhere before it hangs, and the folder from outside:
 #
 # ```
-# import course_lib.record                                      # in train.py
-# COURSE_RECORD=here torchrun --nproc-per-node=3 train.py       # in the terminal
+# import course_lib.record                                   # train.py
+# COURSE_RECORD=here torchrun --nproc-per-node=3 train.py    # terminal
 # ```
 #
 # Now a real hang. Three ranks train a model with FSDP2. In update 3, rank 2 waits for a batch that does not come.
@@ -287,7 +287,7 @@ assert frames >= 8
 # %% [markdown]
 # ## 16.9 Stragglers, and whose fault it is
 #
-# One of 64 ranks computes 10 % more slowly than the others, in a warm corner of the rack. Together the 64 have lost 0.14 % of their speed, a 64th of 9 %. But a *step* of pure computing takes 10 % longer: all ranks get equal work and wait for the last one, the **straggler** (掉队者). The time of a step is the *maximum* over the ranks, not the mean. Here are four ranks that compute for 50 ms, one of which takes half as long again:
+# In a warm corner of the rack, one of 64 ranks takes 10 % longer to compute. Its speed is 9 % lower, and that of all 64 together 0.14 %. But a *step* of pure computing takes 10 % longer: all ranks get equal work and wait for the last one, the **straggler** (掉队者). The time of a step is the *maximum* over the ranks, not the mean. Here are four ranks that compute for 50 ms, one of which takes half as long again:
 
 
 # %%
@@ -449,7 +449,7 @@ expect(hunts.drawn(59).rank, label="rank", yours=culprit)
 case.doctor()
 
 # %% [markdown]
-# **Explain.** Two of the stacks end in `dist.all_reduce`: those ranks wait for the third, which is in its own program. The error names ranks in the order of their numbers.
+# **Explain.** Two of the stacks end inside `dist.all_reduce`: those ranks wait for the third, which is in its own program. The error names ranks in the order of their numbers.
 #
 # ## The answer
 #

@@ -226,14 +226,14 @@ figures.lines(
 )
 
 # %% [markdown]
-# For a hundred updates nothing happens, and then the difference grows by factors, up to some percent. (Your machine's number is its own.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and neither is *the* right one. So two loss curves that part after 2,000 updates prove nothing by themselves, and two that stay together prove little. (Issue 1754 trains with Adam at a learning rate of 0.3, far above what is usual.) Compare the first update, before anything has been amplified.
+# For a hundred updates nothing happens, and then the difference grows by factors, up to some percent. (Your machine's number is its own.) Training at a high learning rate amplifies small differences. Both runs are right, and neither is *the* right one. So two loss curves that part after 2,000 updates prove nothing by themselves, and two that stay together prove little. (Issue 1754 trains with Adam at a learning rate of 0.3, far above what is usual.) Compare the first update, before anything has been amplified.
 #
 # ### Your own model
 #
 # `comparing.record` attaches itself to any model, on any number of ranks, and each rank writes what it has. Record one process first:
 #
 # ```python
-# with comparing.record(model, "two") as run:   # "one" in the run of one process
+# with comparing.record(model, "two") as run:   # "one" in the first run
 #     loss = loss_of(model(inputs), labels)
 #     run.loss(loss)
 #     loss.backward()

@@ -144,7 +144,8 @@ def _launched(fault: hunts.Fault, limit_s: float, record: Path | None) -> str:
     from course_lib.demos.faults import watched  # with torch
 
     said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    unseen = io.StringIO()  # progress lines, which a cell would show as errors
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(unseen):
         try:
             launch.run(
                 watched.main,

@@ -46,7 +46,7 @@ bloom_share = predict("17.bloom", "Percent of the peak?", yours=None, unit="%")
 figures.families()
 
 # %% [markdown]
-# Is that so? `scratch.opaque` makes the typical move of each family, once with tensors as they are, and once with the same memory declared as bytes.
+# `scratch.opaque` makes the typical move of each family, once with tensors as they are, and once with the same memory declared as bytes.
 #
 # **Predict.** Three ranks make the four moves as bytes. For how many of the four families is the result still that of one process?
 
@@ -108,8 +108,8 @@ show_source(opaque.opaque, opaque.tensor, opaque.pipeline)
 # | no, or unknown | yes | right number, other terms |
 # | no, or unknown | no | wrong |
 #
-# Note 004 plans LLaMA-2 70B on 2048 RTX 4090: pipelines of 80 stages with one layer each. The first stage, it says, keeps $2 \cdot 80 = 160$ times the activations. Under 1F1B
-# it holds 80 micro-batches of one layer, as much as the whole model's activations once (section 11.3):
+# Note 004 plans LLaMA-2 70B on 2048 RTX 4090: pipelines of 80 stages with one layer each. The first stage, it says, keeps the model's activations $2 \cdot 80 = 160$ times: one micro-batch for each hop to the last
+# stage and back. Under 1F1B it holds 80, of one layer each: the model's activations once (section 11.3):
 
 # %%
 said = Claim(
@@ -123,7 +123,7 @@ print(said.explain())
 assert said.verdict == VERDICTS[True, False]
 
 # %% [markdown]
-# Never leave out the second number: it separates mistakes in the arithmetic from mistakes in the assumptions, and an author corrects them in different ways.
+# Never leave out the second number: it separates wrong arithmetic from wrong assumptions.
 #
 # Here is the whole plan (section 13.8) as eleven claims. Nine of them say how they were computed.
 #
@@ -144,7 +144,7 @@ figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 # %% [markdown]
 # **Explain.** None. In each row, the line in the middle is the published value. A hollow square on that line: the arithmetic is right. A filled one as well: the claim itself is right.
 #
-# All nine sums are correct, and six of the nine still mislead, by factors from 1.7 to more than 200. What they assume is wrong: the schedule, the peak, and which GPUs exchange gradients.
+# All nine sums are correct, and six of the nine still mislead, by factors from 1.7 to more than 200. What they assume is wrong: the schedule, the recomputation, the peak, or which GPUs exchange gradients.
 #
 # The two claims without a sum are wrong. "80 micro-batches fill 80 stages": with $m = p$ nearly half of all slots are bubble, $\frac{p-1}{m+p-1} = \frac{79}{159}$. "Such a batch is fairly
 # large": in tokens it is 67 million, 16 times LLaMA-2's own.
@@ -222,7 +222,7 @@ figures.bars(
 figures.audited(claimed.bloom(), "What is said of BLOOM's training")
 
 # %% [markdown]
-# The last claim of the picture is about months. The hours are 3.9 months of 384 GPUs, and the calendar agrees, 118 days (arXiv:2211.02001). The report's 3.5 months are the steps alone.
+# The last claim of the picture is about months. The hours are 3.9 months of 384 GPUs, and the calendar agrees, 118 days (arXiv:2211.02001). The report's 3.5 months would be the steps alone.
 #
 # **Remember**
 # - The MFU of a training run is a product: HFU of a step · useful part · kept hours.
@@ -284,7 +284,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # **Explain.** 30 ms. *Reading the weights* takes 17 ms: each card must read its 17 GB to make one token. That is 1 FLOP per byte, where the card's ridge is at 164 (section 5.4). *Latency* takes 13 ms: 160
-# sums, one after another, of 14 steps each. (For such small sums real engines use algorithms with fewer steps than a ring.)
+# sums, one after another, of 14 steps of 5.7 µs. (For such small sums real engines use algorithms with fewer steps than a ring.)
 #
 # So training waits for FLOP and for bytes between cards, decoding for memory bandwidth and latency. A batch helps decoding, because all its sequences share one reading of the weights:
 
@@ -305,7 +305,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # One more token for 128 sequences takes only 60 % longer than for one. But each sequence keeps the keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB
-# per token for this model, 1.3 GB for 4096 tokens. So the *size* of the memory matters as much as its bandwidth. 731 sequences fit on eight H200, and 34 on eight 4090.
+# per token for this model, 1.3 GB for 4096 tokens. So the *size* of the memory matters as much as its bandwidth. 731 sequences fit on eight H200, and 34 on eight 4090, if each card keeps 1 GB free.
 #
 # Prices change every month. The course has a few examples, with date and source:
 

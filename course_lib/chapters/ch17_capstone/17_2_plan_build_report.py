@@ -92,6 +92,7 @@ assert [round(size / kept) for size in days + sturdy_days] == [47, 52, 47, 48]
 
 # %%
 sturdy_job = found.question.job(sturdiest.option.layout)
+print(f"the fastest layout: {fastest.option.memory_bytes / 1e9:.1f} GB")
 figures.consumer_bars(
     {f"stage {stage}": gpu_memory(sturdy_job, stage) for stage in range(4)},
     "The sturdiest layout, by stage",
@@ -99,7 +100,7 @@ figures.consumer_bars(
 )
 
 # %% [markdown]
-# At most 68.8 of 80.8 GB. The fastest layout needs all 80.8: with a library that wants 5 GB more, it would fail in the first minute.
+# At most 68.8 of 80.8 GB. The fastest layout needs all 80.8: with a library that wants 1 GB more, it would fail in the first minute.
 #
 # ### Choose and defend
 #
@@ -156,11 +157,14 @@ except ValueError as refusal:
 handed = step_traffic.step_traffic(job, 0).bytes_by_axis
 handed = {f"70B, {axis}": size for axis, size in handed.items() if size}
 told = {name: units.format_bytes(size) for name, size in handed.items()}
+fastest_job = found.question.job(fastest.option.layout)
+fastest_dp = step_traffic.step_traffic(fastest_job, 0).bytes_by_axis["dp"]
+assert round(fastest_dp / 1e9) == 291
 figures.bars(handed, told, "What rank 0 sends in one update")
 
 # %% [markdown]
 # In the sturdiest plan tp's 108 GB stay inside a node, and every layer waits for them. dp sends 34 GB over the network, once in an update. The fastest plan reduces gradients after each of 16 micro-batches,
-# so its dp sends several times as much. A defence has to say so.
+# so its dp sends 291 GB. A defence has to say so.
 #
 # In the small model you can count. Its command is made from a `Job` as well, and starts the course's own program:
 
@@ -207,7 +211,7 @@ title = "70B by theory, the small model counted"
 figures.bars(handed, units.format_bytes, title, tens=True)
 
 # %% [markdown]
-# **Explain.** The axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. If you built these parts, rank 0's messages came out of your own mesh, pair of cut matrices,
+# **Explain.** Apart from cp the axes are the same, with far fewer bytes. Every row of the report is exact, and the gradient equals that of one process up to the rounding of fp32. If you built these parts, rank 0's messages came out of your own mesh, pair of cut matrices,
 # pipeline and ring. `keep_run` keeps all of it for the report.
 #
 # Now the time. At best, eight ranks share the work among the cores:
@@ -281,7 +285,7 @@ reporting.report()
 # Open `report.html` in a browser. It is one file that needs no network, so you can send it to a colleague. `report.pdf` is the same on paper, if there is a Chromium to print it. In a terminal:
 # `course report --name "…" --race`, which also measures your parts beside the course's.
 #
-# The top of the page shows what can be checked: does the plan fit, does an engine run it, are the bytes equal, has each gap a cause? An honest "no" is worth more than an empty page.
+# The top of the page shows what can be checked: does the plan fit, does an engine run it, are the bytes equal, has each gap a cause?
 #
 # Then look at the picture of your predictions. Squares left of the line are guesses that were too low, and the tall vertical mark is the median of a topic. Is there a topic whose squares are mostly on one side? Correct your next estimate in
 # that direction. Run the report again in a month with new predictions; it keeps the first ones.
@@ -317,11 +321,11 @@ quiz("17")
 # [ ] 17 %
 # Why: 1 / 0.8: time saved and throughput gained are different numbers.
 #
-# (Section 17.4) Two kernels want the whole processor. One has weight 9 and 10 ms of work, the other has weight 1 and 1 ms. When has the small one ended?
-# [ ] after 1 ms
-# [ ] after 2 ms
-# [x] after 10 ms
-# Why: It runs at a tenth of its speed as long as the other is there.
+# A note plans a step of 48 s. With its own peak and layer size you get 47.7 s, with the right ones 162 s. Your verdict?
+# [ ] wrong
+# [x] right on its own terms
+# [ ] right number, other terms
+# Why: The arithmetic holds, the assumptions do not: its author must correct those.
 #
 # FSDP gathers a layer while the one before computes. How many tokens must a GPU of 312 TFLOP/s have in a micro-batch to hide that, at 25 GB/s?
 # [ ] about 125

@@ -315,17 +315,6 @@ panels.give_way()
 # %% [markdown]
 # The panel starts with the numbers above, in whole milliseconds except for the copies.
 
-# %% tags=["drawing"]
-at = {
-    part: panels.give_way(weight=1 / part).result.total_s for part in (1, 10, 20, 100)
-}
-assert at[10] / at[1] < 1.001
-assert [round(100 * (at[part] / without.total_s - 1)) for part in (10, 20)] == [3, 21]
-assert round(100 * (at[100] / without.total_s - 1)) == 42
-for number, ends in ((0, "836 ms"), (20, "924 ms")):
-    text = panels.give_way(multiprocessors=number).text
-    assert f"without small kernels: {ends}" in text
-
 # %% [markdown]
 # **Answers.** Above 1 / 10 the copies cost about 3 %, their own time; at 1 / 20 they cost 21 %, and at 1 / 100 42 %. Until the chain of messages and copies is longer than the computing, nothing happens; beyond that, each millisecond counts in full. Without copies,
 # 20 message SMs lengthen the pass from 836 to 924 ms.

@@ -35,7 +35,7 @@ def audited(audit: Audit, title: str) -> Drawing:
     claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
     drawing = Drawing(bottom + 8, f"{title}. {claims}.")
     drawing.title(title)
-    words = "upright: said, with what counts as the same; hollow: on its own terms; full: found"
+    words = "line: said, in a box of what counts as equal; hollow: on its own terms; filled: found"
     drawing.write(0, 34, words, 9, colour=style.GREY)
     frame = Frame(drawing, axis, axis, _LEFT, _TOP, _RIGHT, bottom)
     for index, claim in enumerate(audit.claims):
@@ -95,7 +95,7 @@ def _times(factor: float) -> str:
 
 
 def _numbers(claim: Claim) -> str:
-    own = "not told" if claim.own_terms is None else _text(claim.own_terms)
+    own = "unknown" if claim.own_terms is None else _text(claim.own_terms)
     numbers = f"said {_text(claim.said)}, own {own}, found {_text(claim.found)} {claim.unit}"
     return numbers.rstrip()
 

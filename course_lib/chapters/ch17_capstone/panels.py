@@ -71,6 +71,7 @@ def _rows(run: SharedTimeline, without: SharedTimeline) -> Rows:
 _CARDS = ("H100-SXM", "H200-SXM", "RTX4090", "A100-SXM-80GB", "B200-SXM", "L40S", "MI300X")
 _SHAPES = ("llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b", "llama3-70b", "llama3-405b")
 _GPUS = 8  # one node
+_RESERVE_BYTES = 1e9  # free on each GPU, as in section 17.6
 _CENTS = {f"{cents / 100:.2f}": cents for cents in (15, 34, 50, 75, 100, 150, 199, 250, 400, 600)}
 
 
@@ -79,7 +80,7 @@ def token_cost(
     model: str = choice("model", "llama2-70b", _SHAPES),
     card: str = choice("card", "H100-SXM", _CARDS),
     cents: int = listed("USD an hour", 199, _CENTS),
-    batch: int = powers_of_two("sequences", 32, 1, 1024),
+    batch: int = whole("sequences", 32, 1, 1024),
     context: int = powers_of_two("tokens before", 4096, 128, 32768),
     mfu_percent: int = whole("MFU", 40, 1, 70, "%"),
 ) -> View:
@@ -90,7 +91,7 @@ def token_cost(
     """
     one = Decoding(MODELS[model], ACCELERATORS[card], tp=_GPUS, batch=batch, context=context)
     cost = TokenCost(one, cents / 100, mfu_percent / 100)
-    most = most_sequences(one)
+    most = most_sequences(one, reserve_bytes=_RESERVE_BYTES)
     room = f"at most {most:,} sequences" if most else "not even the weights"
     rows = (
         (

@@ -217,30 +217,34 @@ def graph(
     high: float = _HIGH,
     gaps: bool = False,
     more: float = 0.0,
+    beside: bool = False,
 ) -> Frame:
     """Draw curves on two axes and a key with their `told`; returns the frame.
 
-    `marks` are vertical lines, `levels` horizontal ones. `gaps`: between the steps of areas.
-    `more`: room below, for the caller to draw in.
+    `marks` are vertical lines, `levels` horizontal ones, named in the key or `beside` the frame.
+    `gaps`: between the steps of areas. `more`: room below, for the caller to draw in.
     """
     marks = marks or {}
     edges = across.ends or (across.ticks[0], across.ticks[-1])
     for place, (name, value) in enumerate((levels or {}).items()):
         flat = Curve([(edge, value) for edge in edges], dashed=not place, width=1.6)
         curves = {**curves, name: flat}
-    key_texts = {name: curve.told for name, curve in curves.items() if name}
+    named = (levels or {}) if beside else {}
+    key_texts = {name: curve.told for name, curve in curves.items() if name and name not in named}
     head = _HEAD + _MARK * len(marks) - (0 if title else 18)
     foot = _FOOT + _LINE * (len(key_texts) + len(notes)) + 4
     words = [f"{name}: {said}" if said else name for name, said in key_texts.items()]
     heading = " against ".join(filter(None, (up.label, across.label)))
-    sentence = ". ".join(filter(None, (title, heading, "; ".join([*words, *marks, *notes]))))
+    sentence = ". ".join(
+        filter(None, (title, heading, "; ".join([*words, *named, *marks, *notes])))
+    )
     drawing = Drawing(head + high + foot + more, f"{sentence}.")
     drawing.title(title)
     left = max(_LEFT, max(width_pt(up.told(tick), _SIZE) for tick in up.ticks) + 8)
-    frame = Frame(
-        drawing, across, up, left, head, WIDTH_PT - 14, head + high, 30.0 if title else 12.0
-    )
+    right = WIDTH_PT - 14 - max((width_pt(name, _SIZE) + 6 for name in named), default=0.0)
+    frame = Frame(drawing, across, up, left, head, right, head + high, 30.0 if title else 12.0)
     frame.axes()
+    _names(frame, sorted((frame.y(value), name, style.INK) for name, value in named.items()))
     if stacked := [curve for curve in curves.values() if curve.fill]:
         frame.stack(stacked, gaps)
     frame.marks(marks, next(iter(marks), ""))
@@ -311,7 +315,7 @@ def lines(
     for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         frame.curve(Curve(points, colour))
         x, y = frame.x(points[-1][0]), frame.y(points[-1][1])
-        drawing.line([(x, y), (frame.right, y)], colour, 0.5)
+        drawing.line([(x, y), (frame.right, y)], style.GREY, 0.5, dashed=True)
         names.append((y, name, colour))
     _names(frame, sorted(names))
     return drawing

@@ -204,9 +204,10 @@ def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> li
     Stage 2 has the messages of stage 1, but reduces gradients in every micro-batch.
     """
     policy, lines = question.assumptions.policy, []
+    found: tuple[Collective, ...] = ()
     for zero_stage, job in zip(ZERO_STAGES, sent, strict=True):
-        alike = job if zero_stage != 2 else sent[1]
-        found = step_traffic(alike, kind.stage, policy=policy, axes=("dp",)).collectives
+        if zero_stage != 2:
+            found = step_traffic(job, kind.stage, policy=policy, axes=("dp",)).collectives
         often = [m for m in found if (zero_stage == 2 and m.kind == "gradients") or zero_stage == 3]
         steps = job.layout.accumulation if zero_stage == 3 else 1
         each = {name: value / steps for name, value in known_of(often, "each").items()}

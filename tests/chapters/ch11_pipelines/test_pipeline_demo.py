@@ -6,6 +6,7 @@ import pytest
 from together import keep_mine
 
 from course_lib import demos, figures
+from course_lib.chapters.ch11_pipelines import panels
 from course_lib.chapters.ch11_pipelines.demos import pipeline
 
 SMALL = {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
@@ -83,3 +84,9 @@ def test_a_pipeline_of_the_learners_knows_no_v(tmp_path, monkeypatch):
     keep_mine(tmp_path, monkeypatch, "pipeline")
     with pytest.raises(ValueError, match="a Pipeline of yours does not know"):
         pipeline.Options(parts="mine", schedule="zbv").layouts(2)
+
+
+def test_a_slow_wire_costs_1f1b_more_as_section_11_6_says():
+    slow = {"stages": 8, "micro_batches": 16, "transfer": 0.25}
+    gpipe, in_turn = (panels.pipeline(name, **slow).result for name in ("gpipe", "1f1b"))
+    assert in_turn.makespan > gpipe.makespan

@@ -6,6 +6,7 @@ import pytest
 from every import every
 from refused import accepted
 
+from course_lib.chapters.ch17_capstone import panels
 from course_lib.chapters.ch17_capstone.costs import (
     PRICES,
     Decoding,
@@ -125,3 +126,27 @@ def test_nonsense_is_refused_in_a_sentence():
         (lambda: run(None, layers=0), "layers must be at least 1"),
     ]
     assert not accepted(refused)
+
+
+# --- the answers that the texts give to their panels ---------------------------------------------
+
+
+def test_copies_of_a_small_weight_cost_what_section_17_4_says():
+    parts = {part: panels.give_way(weight=1 / part) for part in (1, 10, 20, 100)}
+    total_s = {part: made.result.total_s for part, made in parts.items()}
+    assert total_s[10] / total_s[1] < 1.001
+    longer = {part: round(100 * (size / 0.924 - 1)) for part, size in total_s.items()}
+    assert (longer[10], longer[20], longer[100]) == (3, 21, 42)
+    for number, ends in ((0, "836 ms"), (20, "924 ms")):
+        text = panels.give_way(multiprocessors=number).text
+        assert f"without small kernels: {ends}" in text
+
+
+def test_full_batches_cost_what_section_17_6_says():
+    full = panels.token_cost(batch=398)
+    assert "at most 398 sequences" in full.text
+    cheap = panels.token_cost(card="RTX4090", cents=15, batch=34)
+    assert cheap.result.generating_usd == pytest.approx(full.result.generating_usd, rel=0.05)
+    long = panels.token_cost(batch=49, context=32_768)
+    assert "at most 49 sequences" in long.text
+    assert round(long.result.generating_usd / full.result.generating_usd) == 7

@@ -9,30 +9,20 @@ from typing import Any
 from course_lib.checking import progress
 from course_lib.checking.gaps import gap_of, how_far
 
-# The topic of each prediction, so that guesses can be grouped.
+# A prediction's topic is that of its unit or, without one, what its chapter is mostly about. Bytes
+# are messages in the chapters on messages, memory in the others.
+_UNITS = {
+    **dict.fromkeys(("FLOP", "FLOP/s", "TFLOP/s"), "FLOPs"),
+    **dict.fromkeys(("s", "ms", "µs", "min", "h", "days"), "time"),
+    **dict.fromkeys(("B", "KB", "MB", "GB", "GiB"), "memory"),
+}
+_CHAPTERS = {
+    **dict.fromkeys((3, 4, 8), "memory"),
+    **dict.fromkeys((6, 7, 9, 10, 12, 13, 14), "messages"),
+    **dict.fromkeys((11, 15, 16, 17), "time"),
+    5: "FLOPs",
+}
 TOPICS = ("memory", "messages", "time", "FLOPs", "counts")
-_KEYS = {
-    "memory": "2.memory 3.all_in_bf16 3.with_master_copy 3.eight_bit 3.over_time 3.leak "
-    "3.two_ranks 4.per_sbh 4.with_scores 4.peak 8.stage1 8.stored 8.moment 9.extra "
-    "9.allocations 10.plain 10.cut 11.held_on_2 14.gathered 17.xl",
-    "messages": "6.times 6.between 6.uneven 6.tree 6.nccl 7.all_reduces 7.more_copies 8.again "
-    "8.stage3 9.gathers 9.scatters 9.waiting 9.hiding 9.refined 9.copies 9.again "
-    "10.four 10.sp 10.count 10.left 10.share_bytes 11.messages 11.chunks 11.wire "
-    "12.ring_bytes 12.gathered 12.least 13.tp_bytes 13.four 13.accumulated 14.factor "
-    "14.exchange",
-    "time": "2.time 5.days 5.lost 6.slow 6.ms 6.alpha 6.rails 7.step 7.tail 7.end 10.faster "
-    "10.rescued 11.idle 11.many 11.twice 13.slower 13.shared 13.by_hand 13.v3_waits "
-    "14.saturated 14.swap 15.interval 16.factor 16.words 16.busy 17.days 17.time "
-    "17.ddp 17.polite 17.kept 17.token",
-    "FLOPs": "4.factor 5.first_layer 5.factor 5.gain 5.meta 12.active 12.more_experts "
-    "12.zigzag 17.bloom",
-}
-_BY_KEY = {key: topic for topic, keys in _KEYS.items() for key in keys.split()}
-_BY_UNIT = {
-    "FLOPs": ("FLOP", "FLOP/s", "TFLOP/s"),
-    "memory": ("B", "KB", "MB", "GB", "GiB"),
-    "time": ("s", "ms", "µs", "min", "h", "days"),
-}
 
 
 @dataclass(frozen=True)
@@ -92,9 +82,13 @@ def guesses(predictions: Mapping[str, Mapping[str, Any]]) -> list[Guess]:
 
 
 def topic_of(key: str, unit: str) -> str:
-    """The topic of a prediction by its key, or by its unit if the key is not listed."""
-    by_unit = (topic for topic, units in _BY_UNIT.items() if unit in units)
-    return _BY_KEY.get(key) or next(by_unit, "counts")
+    """The topic of a prediction: by its unit, else by the chapter at the front of its key."""
+    number = key.partition(".")[0]
+    by_unit = _UNITS.get(unit, "")
+    by_chapter = _CHAPTERS.get(int(number), "counts") if number.isdigit() else "counts"
+    if (by_unit, by_chapter) == ("memory", "messages"):
+        return "messages"
+    return by_unit or by_chapter
 
 
 def by_topic(made: Sequence[Guess]) -> dict[str, list[float]]:

@@ -1,8 +1,10 @@
 """How far guesses are off, and what the learner's own words are."""
 
+import json
 import re
 
 import pytest
+from sample import HERE
 
 from course_lib.chapters import files
 from course_lib.chapters.ch17_capstone.reporting import guesses as judging
@@ -28,10 +30,19 @@ def test_a_guess_without_a_factor_is_in_no_row():
 
 
 @pytest.mark.parametrize(
-    ("unit", "topic"), [("GB", "memory"), ("ms", "time"), ("FLOP", "FLOPs"), ("", "counts")]
+    ("key", "unit", "topic"),
+    [
+        ("6.ms", "ms", "time"),
+        ("6.moved", "GB", "messages"),
+        ("17.xl", "GB", "memory"),
+        ("1.cost", "TFLOP/s", "FLOPs"),
+        ("6.times", "", "messages"),
+        ("1.steps", "", "counts"),
+        ("own", "", "counts"),
+    ],
 )
-def test_a_key_that_is_not_listed_is_sorted_by_its_unit(unit, topic):
-    assert judging.topic_of("99.a", unit) == topic
+def test_a_guess_is_sorted_by_its_unit_then_by_its_chapter(key, unit, topic):
+    assert judging.topic_of(key, unit) == topic
 
 
 def test_the_typical_miss_is_the_median_in_either_direction():
@@ -53,13 +64,14 @@ def test_what_predict_and_expect_keep_is_what_a_guess_needs():
     assert (one.theory, one.measured, one.found) == (100, None, 100)
 
 
-def test_every_listed_key_is_a_prediction_and_listed_once():
-    chapters = [path.read_text(encoding="utf-8") for path in files("[0-9]*.py").values()]
-    asked = set(re.findall(r"predict\(\s*\"([^\"]+)\"", "".join(chapters)))
-    listed = [key for keys in judging._KEYS.values() for key in keys.split()]
-    assert len(listed) == len(set(listed))
-    assert set(listed) <= asked, "a key that no chapter asks: take it out of reporting/guesses.py"
-    assert len(asked & set(listed)) > len(asked) / 2
+def test_the_sample_learner_answers_questions_that_the_texts_ask():
+    texts_of_all = "".join(path.read_text(encoding="utf-8") for path in files("[0-9]*.py").values())
+    asked = dict(re.findall(r"predict\(\s*\"([^\"]+)\",\s*\"([^\"]*)\"", texts_of_all))
+    sample = json.loads((HERE / "sample_learner.json").read_text(encoding="utf-8"))
+    kept = {key: one["question"] for key, one in sample["predictions"].items()}
+    assert kept == {key: asked.get(key) for key in kept}
+    explained = texts.read(HERE / "sample_defence.md").explained
+    assert set(explained) <= set(asked)
 
 
 # --- the learner's own file -------------------------------------------------------------------
@@ -76,7 +88,7 @@ Because.
 
 - **17.time**: eight processes share
   two cores
-`5.mfu`：两个核心很慢
+`5.lost`：两个核心很慢
 5.gain:
 """
 
@@ -94,8 +106,8 @@ def test_the_file_is_made_once_and_left_alone(home):
     assert "17.time" not in own.defence
     assert own.words == 8  # headings do not count
     assert own.explained["17.time"] == "eight processes share two cores"
-    explained = {key: own.explains(key) for key in ("17.time", "5.mfu", "5.gain", "5.slower")}
-    assert explained == {"17.time": True, "5.mfu": True, "5.gain": False, "5.slower": False}
+    explained = {key: own.explains(key) for key in ("17.time", "5.lost", "5.gain", "5.meta")}
+    assert explained == {"17.time": True, "5.lost": True, "5.gain": False, "5.meta": False}
 
 
 def test_words_are_counted_in_both_languages_and_a_defence_needs_forty():

@@ -48,7 +48,7 @@ NEAR, FAR = ({"yours": 1, "found": 1, "theory": 1, "measured": part} for part in
         ({"run": UNEQUAL}, "bytes equal", "not tp all-reduce"),
         ({"run": MORE_CALLS}, "bytes equal", "not tp all-reduce"),
         ({"texts": Texts(WORDS.defence, {})}, "gaps over", "no line for 17.time"),
-        ({"guesses": guesses({"5.gain": NEAR, "5.mfu": FAR})}, "gaps over", "line for 5.mfu"),
+        ({"guesses": guesses({"5.gain": NEAR, "5.lost": FAR})}, "gaps over", "line for 5.lost"),
         ({"guesses": OPEN_GUESSES}, "predictions are closed", "3 of 4"),
     ],
 )
