@@ -2,12 +2,14 @@
 
 import json
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from course_lib.chapters.ch15_launchers_and_recovery import cluster
 from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration
 from course_lib.cli import main
+from course_lib.problem import Problem
 
 needs_slurm = pytest.mark.engine(*configuration.PROGRAMS)
 
@@ -50,3 +52,10 @@ def test_where_there_is_none(capsys):
     assert captured.err == (
         "course cluster: the cluster is down, start it by `course cluster up`\n"
     )
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_told_what_fits():
+    longest = Path("/" + 61 * "h")
+    assert configuration.Folder(longest / "cluster").path.name == "cluster"
+    with pytest.raises(Problem, match="a folder of at most 62 letters"):
+        configuration.Folder(Path("/" + 62 * "h") / "cluster")
