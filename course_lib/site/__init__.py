@@ -1,8 +1,4 @@
 """The course as web pages: notebooks with their outputs, and panels that move without a kernel.
 
-`build` makes the pages, `python` what moves panels on them, `packed` is the copy that a wheel holds.
+`building` makes the pages, `python` what moves panels on them, `packed` is the copy in a wheel.
 """
-
-from course_lib.problem import Problem
-
-__all__ = ["Problem"]

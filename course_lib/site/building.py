@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib.building.folders import about, load
 from course_lib.notebook import browser_code
 from course_lib.problem import Problem
 from course_lib.site import executing, python, shell
@@ -43,7 +44,7 @@ def build(wanted: Wanted, folder: Path, say: Callable[[str], None] = print) -> l
     for part in ("assets", "python"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     loads = "" if data is None else _python(notebooks, data, folder / "python")
-    pages = dict(_pages(wanted.root, notebooks, loads))
+    pages = dict(_pages(wanted.root, notebooks))
     for path, page in pages.items():
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(page, encoding="utf-8")
@@ -68,7 +69,7 @@ def require_ours(folder: Path) -> None:
 
 def _notebooks(root: Path) -> list[Path]:
     found = sorted((root / "notebooks").glob("*.ipynb"))
-    found = [path for path in found if executing.about(executing.load(path))]
+    found = [path for path in found if about(load(path))]
     if not found:
         raise Problem(f"{root} has no notebooks of the course: run this in its folder")
     return found
@@ -80,7 +81,7 @@ def _run(path: Path, wanted: Wanted, say: Callable[[str], None]) -> Notebook:
 
 
 def _python(notebooks: list[Notebook], data: bytes, folder: Path) -> str:
-    """Write Python for pages, and give each notebook the panels that move; return what it weighs."""
+    """Write Python for pages, give notebooks the panels that move; return what all of it weighs."""
     cells = sources(notebooks)
     python.unpack(data, folder)
     (folder / "course.zip").write_bytes(python.library(cells.values()))
@@ -94,17 +95,17 @@ def _python(notebooks: list[Notebook], data: bytes, folder: Path) -> str:
         }
     sizes = [file.read_bytes() for file in folder.iterdir()]
     plain, packed = sum(map(len, sizes)), sum(len(gzip.compress(each, 6)) for each in sizes)
-    return f"{packed / 1e6:.0f} MB once where the server compresses ({plain / 1e6:.0f} MB where not)"
+    return f"{packed / 1e6:.0f} MB once, {plain / 1e6:.0f} MB if the server does not compress"
 
 
-def _pages(root: Path, notebooks: list[Notebook], loads: str) -> Iterator[tuple[str, str]]:
+def _pages(root: Path, notebooks: list[Notebook]) -> Iterator[tuple[str, str]]:
     """(path, page) of everything but the reference."""
     yield "index.html", shell.page(shell.COURSE, shell.front(), here="index.html")
     others = [
         Notebook(path.stem, path)
         for folder in ("exercises", "solutions")
         for path in sorted((root / folder).glob("*.ipynb"))
-        if executing.about(executing.load(path))
+        if about(load(path))
     ]
     for each in [*notebooks, *others]:
         folder = "notebooks" if each in notebooks else each.path.parent.name
@@ -114,7 +115,9 @@ def _pages(root: Path, notebooks: list[Notebook], loads: str) -> Iterator[tuple[
         yield here, shell.page(each.title, each.body(), here=here, more=more, ends=ends)
 
 
-_MOVES = '<link rel="stylesheet" href="../assets/panel.css">\n<script src="../assets/panel.js"></script>'
+_MOVES = (
+    '<link rel="stylesheet" href="../assets/panel.css">\n<script src="../assets/panel.js"></script>'
+)
 
 
 def _assets(notebooks: list[Notebook], folder: Path, loads: str) -> None:
@@ -127,7 +130,12 @@ def _assets(notebooks: list[Notebook], folder: Path, loads: str) -> None:
     code = f"{{\n{module}window.courseLoads = {json.dumps(loads)};\n}}\n"
     (folder / "panel.js").write_text(code, encoding="utf-8")
     index = [
-        {"page": each.title, "title": title, "url": f"notebooks/{each.name}.html#{anchor}", "words": words}
+        {
+            "page": each.title,
+            "title": title,
+            "url": f"notebooks/{each.name}.html#{anchor}",
+            "words": words,
+        }
         for each in notebooks
         for title, anchor, words in each.sections()
     ]
@@ -152,7 +160,9 @@ def reference(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
-        raise Problem(f'pdoc wrote no reference: {said} (is it there? `pip install "course-lib[site]"`)')
+        raise Problem(
+            f'pdoc wrote no reference: {said} (is it there? `pip install "course-lib[site]"`)'
+        )
 
 
 def _reference(folder: Path, kept: Path) -> None:

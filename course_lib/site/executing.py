@@ -4,10 +4,12 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import course_lib
 from course_lib.building.folders import about, load
 from course_lib.problem import Problem
+from course_lib.site.pages import ANSI
 
 CELL_S = 600
 _LIBRARY = Path(course_lib.__file__).parent
@@ -57,13 +59,13 @@ def _executed(notebook: Path) -> str:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-    data = nbformat.read(notebook, as_version=4)
+    data: Any = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
     if not any(cell.cell_type == "code" for cell in data.cells):
         return notebook.read_text(encoding="utf-8")
     place = {"metadata": {"path": str(notebook.parent)}}
     try:
         NotebookClient(data, timeout=CELL_S, kernel_name="python3", resources=place).execute()
     except (CellExecutionError, CellTimeoutError) as wrong:
-        said = str(wrong).strip().splitlines()[-1]
+        said = ANSI.sub("", str(wrong)).strip().splitlines()[-1]
         raise Problem(f"{notebook.name} does not run: {said}: see it in `course lab`") from None
     return json.dumps(data, ensure_ascii=False)

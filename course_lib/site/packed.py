@@ -1,5 +1,6 @@
 """The site as one file, which a release puts into the wheel, and a server of it for one machine."""
 
+import mimetypes
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -30,22 +31,18 @@ def unpack(folder: Path, file: Path = PACKED) -> None:
         archive.extractall(folder)
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    # A machine's own table may lack them, and browsers run nothing of another type.
-    extensions_map = {
-        **SimpleHTTPRequestHandler.extensions_map,
-        ".mjs": "text/javascript",
-        ".js": "text/javascript",
-        ".wasm": "application/wasm",
-    }
-
+class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
 
 def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
     """A server of the folder for browsers on this machine. Raises Problem if the port is taken."""
+    # A machine's own table may lack these, and browsers run nothing of another type.
+    mimetypes.add_type("text/javascript", ".mjs")
+    mimetypes.add_type("text/javascript", ".js")
+    mimetypes.add_type("application/wasm", ".wasm")
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, directory=str(folder)))
+        return ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=str(folder)))
     except OSError as taken:
         raise Problem(f"port {port} cannot be opened ({taken}): choose another --port") from None

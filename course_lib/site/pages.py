@@ -3,19 +3,19 @@
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbconvert.filters.ansi import strip_ansi
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from course_lib.checking.questions import questions
-from course_lib.site.markdown import anchor, plain, to_html
+from course_lib.site.markdown import plain, to_html
 from course_lib.texts import room_of
 
 Cell = dict[str, Any]
@@ -24,6 +24,7 @@ _PICTURE = "image/svg+xml"  # of widgets, only panels have one
 _STATES = "application/vnd.jupyter.widget-state+json"
 _LEVEL = re.compile(r"<h(\d) id=")
 _HATCH = re.compile(r"\bd(\d+-h\d+)\b")  # the ids of hatches, of which a page may have no two
+ANSI = re.compile(r"\x1b\[[\d;]*m")  # the colours of a terminal
 ON_PAPER = "This page keeps no number: write yours on paper, or run the notebook."
 NO_SLIDER = "This panel moves where the notebook is run."
 
@@ -64,7 +65,9 @@ class Notebook:
     @property
     def title(self) -> str:
         """The first heading."""
-        return plain(to_html(re.split(r"^# ", text(self.cells[0]["source"]), flags=re.M)[1]).split("\n")[0])
+        return plain(
+            to_html(re.split(r"^# ", text(self.cells[0]["source"]), flags=re.M)[1]).split("\n")[0]
+        )
 
     def panels(self) -> dict[str, str]:
         """{key: source} of the cells that show a panel."""
@@ -92,9 +95,11 @@ class Notebook:
 
     def body(self) -> str:
         """The cells as HTML; what a first reader can leave out is folded."""
-        parts, folds = [], []  # the levels of the folds that are open
+        parts: list[str] = []
+        folds: list[int] = []  # the levels of those that are open
+        seen: Counter[str] = Counter()
         for cell in self.cells:
-            shown = self._cell(cell)
+            shown = _once(self._cell(cell), seen)
             level = int(found[1]) if (found := _LEVEL.match(shown)) else 9
             while folds and level <= folds[-1]:
                 parts.append("</details>")
@@ -108,14 +113,15 @@ class Notebook:
 
     def sections(self) -> Iterator[Section]:
         """What the search finds: the page up to its first section, and each section."""
-        found, inside = ["", self.title], []
+        found, inside, seen = ["", self.title], list[str](), Counter[str]()
         for cell in self.cells:
             if cell["cell_type"] != "markdown":
                 continue
-            for part in re.split(r"(?=<h[23] id=)", to_html(text(cell["source"]))):
-                if head := re.match(r"<h[23] id=[^>]*>(.*?)</h", part):
+            page = _once(to_html(text(cell["source"])), seen)
+            for part in re.split(r"(?=<h[23] id=)", page):
+                if head := re.match(r'<h[23] id="([^"]*)">(.*?)</h', part):
                     yield Section(found[1], found[0], " ".join(inside))
-                    found, inside = [anchor(head[1]), plain(head[1])], []
+                    found, inside = [html.unescape(head[1]), plain(head[2])], []
                     part = part[head.end() + 2 :]
                 inside.append(re.sub(r"\s+", " ", plain(part)))
         yield Section(found[1], found[0], " ".join(inside))
@@ -157,15 +163,27 @@ class Notebook:
             return f'<p class="quiet">{ON_PAPER}</p>'
         if "answers" in state:
             return _quiz(re.findall(r"\d+", state["title"])[0])
-        children = [self._widget(name.removeprefix("IPY_MODEL_")) for name in state.get("children", ())]
+        children = [
+            self._widget(name.removeprefix("IPY_MODEL_")) for name in state.get("children", ())
+        ]
         panels = [child for child in children if "controls" in child and "shown" in child]
         if panels:
             return "".join(_panel(one, None, f"{key}-{at}") for at, one in enumerate(panels))
         return f'<p class="quiet">{NO_SLIDER}</p>'
 
 
+def _once(page: str, seen: Counter[str]) -> str:
+    """HTML in which a heading that was `seen` on its page gets an id of its own."""
+
+    def own(found: re.Match[str]) -> str:
+        seen[found[2]] += 1
+        return f"{found[0]}-{seen[found[2]]}" if seen[found[2]] > 1 else found[0]
+
+    return re.sub(r'(<h\d id=")([^"]+)', own, page)
+
+
 def _own(page: str, key: str) -> str:
-    """HTML whose hatches have ids that no other part of the page has; its own tables may be wide."""
+    """HTML whose hatches have ids that no other part of the page has; what is wide scrolls."""
     page = _HATCH.sub(lambda found: f"{key}-d{found[1]}", page)
     return page.replace("<pre>", '<pre class="wide">')
 
@@ -216,7 +234,8 @@ def _quiz(chapter: str) -> str:
 
 
 def _words(said: str) -> str:
-    return f'<pre class="wide output">{html.escape(strip_ansi(said.rstrip()))}</pre>' if said.strip() else ""
+    shown = html.escape(ANSI.sub("", said.rstrip()))
+    return f'<pre class="wide output">{shown}</pre>' if shown else ""
 
 
 def sources(notebooks: Sequence[Notebook]) -> dict[str, str]:

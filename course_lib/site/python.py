@@ -81,7 +81,7 @@ def unpack(data: bytes, folder: Path) -> None:
 
 @cache
 def _imports(module: str) -> tuple[Path, frozenset[str]]:
-    """The file of a module, and the modules of this library that it imports, with their packages."""
+    """The file of a module, and the modules of ours that it imports, with their packages."""
     spec = find_spec(module)
     assert spec and spec.origin, module
     path = Path(spec.origin)

@@ -59,9 +59,7 @@ def _menu(here: str, up: str) -> str:
         listed = "".join(f"<li>{item}</li>" for item in items)
         unfolded = " open" * (here in files)
         title = html.escape(f"{chapter} {TITLES[chapter]}")
-        parts.append(
-            f"<details{unfolded}><summary>{title}</summary><ul>{listed}</ul></details>"
-        )
+        parts.append(f"<details{unfolded}><summary>{title}</summary><ul>{listed}</ul></details>")
     others = [_link(words, f"notebooks/{name}.html", here, up) for name, words in PAGES.items()]
     others.append(_link("Reference of the library", "reference/course_lib.html", here, up))
     return "".join(parts) + f"<ul>{''.join(f'<li>{other}</li>' for other in others)}</ul>"
@@ -95,6 +93,7 @@ def ends(name: str) -> str:
 
 def front() -> str:
     """The first page: what it is, the map of the sittings, the routes."""
+    first = sittings()[0]
     rows = [
         (
             str(each.chapter),
@@ -106,10 +105,11 @@ def front() -> str:
     ]
     routes = [tuple(map(html.escape, (name.strip("`"), *rest))) for name, *rest in route_rows()]
     return f"""<h1>{COURSE}</h1>
-<p>From “what is a batch” to a plan for a 70B run on two thousand GPUs: predict a number, measure it,
-explain the gap. These pages are the course's notebooks as they ran, to be read without installing
-anything; panels move on the page. What you predict, write and check needs the notebooks themselves.</p>
-<p>Begin with <a href="notebooks/{sittings()[0].name}.html">{html.escape(sittings()[0].title)}</a>.</p>
+<p>From “what is a batch” to a plan for a 70B run on two thousand GPUs: predict a number, measure
+it, explain the gap. These pages are the course's notebooks as they ran, to be read without
+installing anything; panels move on the page. To predict, write and check you need the notebooks
+themselves.</p>
+<p>Begin with <a href="notebooks/{first.name}.html">{html.escape(first.title)}</a>.</p>
 <h2 id="Sittings">Sittings</h2>
 {_table(("", "sitting", "what it answers", "time"), rows, "map")}
 <h2 id="Routes">Routes</h2>
@@ -122,7 +122,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -
         return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
 
     lines = "".join(line(row, "td") for row in rows)
-    return f'<div class="wide {kind}"><table><thead>{line(head, "th")}</thead><tbody>{lines}</tbody></table></div>'
+    table = f"<thead>{line(head, 'th')}</thead><tbody>{lines}</tbody>"
+    return f'<div class="wide {kind}"><table>{table}</table></div>'
 
 
 def colours() -> str:
@@ -143,7 +144,9 @@ def colours() -> str:
 
 
 def _variables(page: dict[str, str], link: str) -> str:
-    ink, grey, pale, white = (page[each] for each in (style.INK, style.GREY, style.PALE, style.WHITE))
+    ink, grey, pale, white = (
+        page[each] for each in (style.INK, style.GREY, style.PALE, style.WHITE)
+    )
     quiet = f"color-mix(in srgb,{grey} 60%,{ink})"
     found = {
         "jp-content-font-color1": ink,
