@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -52,21 +51,18 @@ class _Renderer(IPythonRenderer):
 def mathml(formula: str, display: str) -> str:
     """A formula as MathML, which browsers draw without a script. Raises Problem for a wrong one."""
     try:
-        converter: Callable[..., str] = _converter()
-        return converter(formula.strip(), display=display)
+        from latex2mathml.converter import convert
+
+        written: str = convert(formula.strip(), display=display)
     except ImportError:
         raise Problem(
             'latex2mathml is missing, which writes formulas: run `pip install "course-lib[site]"`'
         ) from None
-    except Exception as wrong:
-        raise Problem(f"the formula {formula!r} cannot be shown: correct it ({wrong!r})") from None
-
-
-def _converter() -> Callable[..., str]:
-    from latex2mathml.converter import convert
-
-    found: Callable[..., str] = convert
-    return found
+    except Exception as wrong:  # it has a class for each mistake
+        raise Problem(f"the formula {formula!r} cannot be shown ({wrong!r}): correct it") from None
+    if unknown := re.search(r"\\\w+", written):
+        raise Problem(f"the formula {formula!r} has {unknown[0]}, which is unknown: correct it")
+    return written
 
 
 def to_html(source: str) -> str:

@@ -97,8 +97,8 @@ def front() -> str:
     rows = [
         (
             str(each.chapter),
-            f'<a href="notebooks/{each.name}.html">{html.escape(each.title)}</a>',
-            html.escape(each.question),
+            f'<a href="notebooks/{each.name}.html">{html.escape(each.title)}</a><br>'
+            f"{html.escape(each.question)}",
             minutes(each),
         )
         for each in sittings()
@@ -111,19 +111,19 @@ installing anything; panels move on the page. To predict, write and check you ne
 themselves.</p>
 <p>Begin with <a href="notebooks/{first.name}.html">{html.escape(first.title)}</a>.</p>
 <h2 id="Sittings">Sittings</h2>
-{_table(("", "sitting", "what it answers", "time"), rows, "map")}
+{_table(("", "sitting, and what it answers", "time"), rows)}
 <h2 id="Routes">Routes</h2>
 {_table(("route", "what it leads to", "sittings", "hours"), routes)}
 """
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
         return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
 
     lines = "".join(line(row, "td") for row in rows)
     table = f"<thead>{line(head, 'th')}</thead><tbody>{lines}</tbody>"
-    return f'<div class="wide {kind}"><table>{table}</table></div>'
+    return f'<div class="wide"><table>{table}</table></div>'
 
 
 def colours() -> str:

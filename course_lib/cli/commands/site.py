@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
 import course_lib
 
 ABOUT = "the course as web pages, with panels that move, without Jupyter and without a network"
@@ -37,6 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build it, or unpack what came with the wheel; say where it is; serve it if asked."""
+    from platformdirs import user_cache_dir
+
     from course_lib.site import packed
     from course_lib.site.building import Wanted, build
 
