@@ -67,7 +67,7 @@ def test_a_panel_is_a_picture_that_moves_at_its_first_touch(page, address):
         before = figure(panel).inner_html()
         assert slider.get_attribute("aria-valuetext") == str(value)
         told = shown_here("batches", {"micro_batch": value - 1})
-        assert f"one micro-batch has {value} samples" in told["sentence"]
+        assert f"micro-batch {value} ×" in told["sentence"]
         said = figure(panel).locator("svg[role=img]").get_attribute("aria-label")
         assert said == told["sentence"]
 

@@ -77,7 +77,7 @@
       said.textContent = found.length ? `${found.length} sections` : "No section has all these words.";
       list.replaceChildren(said, ...found.slice(0, 20).map(([, part]) => {
         const link = Object.assign(document.createElement("a"), { href: `${up}/${part.url}`, textContent: part.title });
-        const at = Math.max(0, part.low.indexOf(words[0]) - 40);
+        const at = Math.max(0, part.words.toLowerCase().indexOf(words[0]) - 40);
         const around = document.createElement("small");
         around.textContent = `${part.page === part.title ? "" : `${part.page}: `}…${part.words.slice(at, at + 130)}…`;
         link.append(around);
@@ -85,7 +85,7 @@
       }));
     };
     box.addEventListener("focus", () => load().then(() => {
-      courseIndex.forEach((part) => (part.low = `${part.title} ${part.words}`.toLowerCase()));
+      courseIndex.forEach((part) => (part.low = `${part.words} ${part.title} ${part.page}`.toLowerCase()));
       find();
     }), { once: true });
     box.addEventListener("input", find);
