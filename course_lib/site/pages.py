@@ -25,7 +25,7 @@ _STATES = "application/vnd.jupyter.widget-state+json"
 _LEVEL = re.compile(r"<h(\d) id=")
 _HATCH = re.compile(r"\bd(\d+-h\d+)\b")  # the ids of hatches, of which a page may have no two
 ANSI = re.compile(r"\x1b\[[\d;]*m")  # the colours of a terminal
-ON_PAPER = "This page keeps no number: write yours on paper, or run the notebook."
+ON_PAPER = "There is no box on a page: write your number on paper, or run the notebook."
 NO_SLIDER = "This panel moves where the notebook is run."
 
 
