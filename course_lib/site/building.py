@@ -154,7 +154,7 @@ def reference(folder: Path) -> None:
         *(sys.executable, "-W", "error::UserWarning"),
         # pdoc cannot look up a named tuple that names itself.
         *("-W", "ignore:Error parsing type annotation ForwardRef('Pass | None')"),
-        *("-m", "pdoc", "--no-show-source", "--output-directory", str(folder)),
+        *("-m", "pdoc", "--no-show-source", "--no-search", "--output-directory", str(folder)),
         *("course_lib", *(f"!course_lib.{room}" for room in _NOT_IN_REFERENCE)),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
