@@ -81,7 +81,7 @@ class Section:
     @property
     def link(self) -> str:
         """A link to it from another notebook."""
-        anchor = f"{self.number}-{self.title}".replace(" ", "-")
+        anchor = f"{self.number}-{self.title}".replace(" ", "-").replace("`", "")
         return f"[{self.number}]({self.notebook}.ipynb#{anchor})"
 
 

@@ -79,6 +79,7 @@ MAY_IMPORT = {
     },
     "building": {"checking"},
     "lab": set(),
+    "site": {"building", "checking", "figures", "panels"},
     "doctor": {"clinic", "lab", "launch", "checking"},
     "starting": {"building", "launch"},
     "cli": {
@@ -89,6 +90,7 @@ MAY_IMPORT = {
         "checking",
         "building",
         "lab",
+        "site",
         "doctor",
         "starting",
     },
@@ -104,6 +106,7 @@ MAY_LOAD = {
     # The last two in the modules of the quiz and of the box for predictions only.
     "chapters": {"torch"},
     "checking": {"platformdirs", "filelock", "anywidget", "traitlets"},
+    "site": {"nbconvert", "pygments"},
     "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
 }
 LIGHT = ("course_lib", "course_lib.cli", "course_lib.launch", "course_lib.checking")

@@ -164,7 +164,7 @@ function render({ model, el }) {
     clearTimeout(waiting);
     waiting = setTimeout(() => {
       if (answered()) return;
-      waits.textContent = "No answer yet: the kernel runs another cell, or has ended. If it has, run this cell again.";
+      waits.textContent = model.get("late") ?? "No answer yet: the kernel runs another cell, or has ended. If it has, run this cell again.";
     }, ANSWER_MS);
   };
 

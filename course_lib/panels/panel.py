@@ -1,180 +1,21 @@
-"""The panel widget: controls above a figure and a table, redrawn when a control changes."""
+"""The decorator that makes a panel of a function from values to a View."""
 
-import html
 import inspect
-import re
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
-import anywidget
-import traitlets
+from course_lib.panels.model import Rows, View
 
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.notebook import browser_code
-from course_lib.panels.controls import Control
+if sys.platform == "emscripten":  # a page of the site: there is no kernel, and no ipywidgets
+    from course_lib.panels.model import Model as Panel
+else:
+    from course_lib.panels.widget import Panel
+
+__all__ = ["Panel", "Rows", "View", "panel"]
 
 P = ParamSpec("P")
-_HERE = Path(__file__).parent
-
-Rows = tuple[tuple[str, str], ...]
-_SEARCH_S = 0.2  # time limit of the search for a valid value, so that the panel stays responsive
-
-
-@dataclass(frozen=True)
-class View:
-    """The content of a panel for one setting of its controls."""
-
-    result: Any  # of course_lib.theory
-    rows: Rows  # the table: (name, value with units)
-    draw: Callable[[], Drawing]
-    caption: str = ""  # one sentence above the figure
-
-
-class Panel(anywidget.AnyWidget):
-    """Controls, a figure and a table of numbers; every control is an attribute by its name.
-
-    `panel.micro_batch.value = 4` moves a control; `panel.result` is then the theory's result,
-    `panel.sentence` a description of the figure, `panel.text` that and the table. While the values
-    are inconsistent, `panel.problem` says why, `panel.result` is None, and the last valid figure
-    stays, faded, below buttons that fix the values.
-    Raises ValueError if the starting values are inconsistent.
-    """
-
-    # ipywidgets' own sliders have no accessible name and announce the index as the value; anywidget
-    # allows native browser controls, and one message for a whole panel.
-    _esm = browser_code(_HERE / "panel.js")
-    _css = _HERE / "panel.css"
-    # A list, because saving a notebook sorts the keys of a dict.
-    controls = traitlets.List(traitlets.Dict()).tag(sync=True)
-    values = traitlets.Dict().tag(sync=True, echo_update=False)  # name: index
-    # One trait, so one message, for everything visible: its parts are always consistent.
-    shown = traitlets.Dict().tag(sync=True)
-
-    def __init__(self, controls: Mapping[str, Control], view: Callable[..., View]) -> None:
-        self._controls = dict(controls)
-        self._make_view = view
-        self._view = view(**self._values())
-        self._sheet = self._view.draw()
-        self._possible = self._places()
-        self.page = ""  # figure and table as HTML: the current ones, or the last valid ones
-        self.problem: str | None = None
-        super().__init__(controls=self._specs(), values=self._places())
-        self._show()
-        self.observe(self._moved_by_hand, "values")
-        for control in self._controls.values():
-            control.moved = self._refresh
-
-    def __getattr__(self, name: str) -> Any:
-        controls = self.__dict__.get("_controls", {})
-        if name in controls:
-            return controls[name]
-        raise AttributeError(f"this panel has no {name!r}; its controls are {', '.join(controls)}")
-
-    @property
-    def result(self) -> Any:
-        """The theory's current result, or None while there is a problem."""
-        return None if self.problem else self._view.result
-
-    @property
-    def sentence(self) -> str:
-        """The description of the figure, or the problem."""
-        return self.problem or self._sheet.sentence
-
-    @property
-    def text(self) -> str:
-        """The caption, the sentence and the table as plain text."""
-        if self.problem:
-            return self.problem
-        lines = [f"{name}: {value}" for name, value in self._view.rows]
-        return "\n".join(filter(None, [self._view.caption, self.sentence, *lines]))
-
-    def _values(self) -> dict[str, Any]:
-        return {name: control.value for name, control in self._controls.items()}
-
-    def _specs(self) -> list[dict[str, Any]]:
-        return [{"name": name, **control.spec()} for name, control in self._controls.items()]
-
-    def _places(self) -> dict[str, int]:
-        return {name: control.index for name, control in self._controls.items()}
-
-    def _moved_by_hand(self, _change: object) -> None:
-        if self.values != self._places():
-            for name, index in self.values.items():
-                self._controls[name].index = index
-            self._refresh()
-
-    def _refresh(self) -> None:
-        try:
-            view = self._make_view(**self._values())
-        except ValueError as problem:
-            self._complain(str(problem))
-        else:
-            if self.problem or self._possible != self._places():
-                self._view, self.problem = view, None
-                self._sheet, self._possible = view.draw(), self._places()
-                self._show()
-        self.values = self._places()
-
-    def _show(self) -> None:
-        self.page = self._sheet.to_svg() + _table(self._view.rows)
-        self.shown = {
-            "page": self.page,
-            "caption": self._view.caption,
-            "sentence": self.sentence,
-            "problem": "",
-            "mends": [],
-            "values": self._places(),
-        }
-
-    def _complain(self, problem: str) -> None:
-        self.problem = problem
-        mends = [{"text": text, "values": places} for text, places in self._mends()]
-        message = f"Not possible: {self._with_labels(problem)}."
-        changed = {"problem": message, "mends": mends, "sentence": problem}
-        self.shown = {**self.shown, **changed, "values": self._places()}
-
-    def _with_labels(self, problem: str) -> str:
-        """The theory's message with parameter names replaced by the controls' labels."""
-        labels = {name: control.label for name, control in self._controls.items()}
-        message = re.sub(r"\w+", lambda word: labels.get(word[0], word[0]), problem)
-        return message.replace("*", " × ")
-
-    def _mends(self) -> list[tuple[str, dict[str, int]]]:
-        """Up to two fixes: another control's nearest valid value, and an undo."""
-        now, fixes = self._places(), []
-        moved = {name for name, index in now.items() if self._possible[name] != index}
-        if nearest := self._nearest_that_fits(moved):
-            name, index = nearest
-            fixes.append((f"Set {self._text_of(name, index, ' to')}", {**now, name: index}))
-        back = ", ".join(self._text_of(name, self._possible[name]) for name in sorted(moved))
-        return [*fixes, (f"Back to {back}", dict(self._possible))]
-
-    def _nearest_that_fits(self, moved: set[str]) -> tuple[str, int] | None:
-        end = time.monotonic() + _SEARCH_S
-        for name, control in self._controls.items():
-            near = sorted(range(len(control.options)), key=lambda i: abs(i - control.index))
-            for index in near[1:50] if name not in moved else ():
-                if time.monotonic() > end:
-                    return None
-                with suppress(ValueError):
-                    self._make_view(**{**self._values(), name: control.options[index][1]})
-                    return name, index
-        return None
-
-    def _text_of(self, name: str, index: int, to: str = "") -> str:
-        control = self._controls[name]
-        return f"{control.label}{to} {control.options[index][0]} {control.unit}".rstrip()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live panel, with a static figure and its description for when no kernel runs."""
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        picture = {} if self.problem else {"image/svg+xml": self._sheet.to_svg(themed=False)}
-        return {**data, **picture, "text/plain": self.sentence}, metadata
 
 
 def panel(view: Callable[P, View]) -> Callable[P, Panel]:
@@ -203,11 +44,3 @@ def panel(view: Callable[P, View]) -> Callable[P, Panel]:
     build.__annotations__ = {**view.__annotations__, "return": Panel}
     build.__signature__ = signature  # type: ignore[attr-defined]
     return build
-
-
-def _table(rows: Rows) -> str:
-    lines = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    return f'<table aria-label="The numbers">{lines}</table>' if rows else ""

@@ -87,7 +87,8 @@ class Stepper(Panel):
             count = self.count  # the view raises it again, and the panel shows it
         if count != self.count:
             self._steps.options = Numbers(0, count - 1)
-            self._steps.index = min(self._steps.index, count - 1)
             if self.controls:
                 self.controls = self._specs()
+        # A browser may still ask for a step of a longer story.
+        self._steps.index = min(self._steps.index, self.count - 1)
         return {**others, "step": self._steps.value}

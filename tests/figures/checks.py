@@ -18,13 +18,7 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Shapes, Words
 LEAST_CONTRAST = 4.5
 # What JupyterLab's themes put in place of the page's colours.
 LIGHT = {style.INK: "#212121", style.GREY: "#757575", style.PALE: "#EEEEEE"}
-DARK = {
-    style.INK: "#FFFFFF",
-    style.GREY: "#B8B8B8",
-    style.PALE: "#424242",
-    style.WHITE: "#111111",
-    style.WARNING_TEXT: "#E08640",
-}
+DARK = {**style.DARK, style.WARNING_TEXT: "#E08640"}
 # "1.26e+03", but neither "e-9" inside of a word nor "2e" of a model's name.
 _SCIENTIFIC = re.compile(r"\d[eE][+-]\d")
 

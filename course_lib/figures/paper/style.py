@@ -35,6 +35,8 @@ GREY = "#767676"  # the lightest grey that is still readable as text on white (c
 PALE = "#EDEDED"
 WHITE = "#FFFFFF"
 WARNING_TEXT = "#A84F09"  # three parts of VERMILION and one of INK: readable on WHITE and PALE
+# What JupyterLab's dark theme and the pages of the site have in their place.
+DARK = {INK: "#FFFFFF", GREY: "#B8B8B8", PALE: "#424242", WHITE: "#111111"}
 
 # One colour for each meaning, in every figure of the course. A figure of anything else uses INK,
 # GREY and PALE, or SERIES where it needs colours without a meaning.
