@@ -35,7 +35,7 @@ def test_the_list_is_what_lies_in_the_folder():
     in_rooms = {path.stem for path in ROOMS.glob("*/demos/[a-z]*")}
     assert set(demos.DEMOS) == entries - {"shared"} | in_rooms
     readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert f"\n{len(demos.DEMOS)} such programs come with the course" in readme
+    assert f"\nThe demos are {len(demos.DEMOS)} programs" in readme
 
 
 def test_every_demo_has_the_same_face():
