@@ -69,6 +69,8 @@ ENOUGH_BYTES, LEAST_BYTES = 2 * 10**9, 600 * 10**6
 # Data loader workers pass batches through it; Docker's default is 64 MB.
 ENOUGH_SHM_BYTES = 500 * 10**6
 SHARED_MEMORY = Path("/dev/shm")
+# From here on, each process that could run has half a core or less.
+MANY_PER_CORE = 2.0
 
 
 @look("Python")
@@ -180,6 +182,18 @@ def cores() -> Verdict:
         remedy = "give this machine or container 2 cores; until then use --ranks 2 at most"
         return "slow", "1: ranks take turns", remedy
     return str(count)
+
+
+@look("load")
+def load() -> Verdict:
+    """Check whether other programs keep this machine's cores busy."""
+    if not hasattr(os, "getloadavg"):
+        return "not known on this system"
+    waiting, count = os.getloadavg()[0], os.cpu_count() or 1
+    text = f"{waiting:.1f} processes ready to run in the last minute, on {count} cores"
+    if waiting >= MANY_PER_CORE * count:
+        return "slow", text, "close programs and old kernels; until then all takes longer"
+    return text
 
 
 @look("memory")

@@ -21,7 +21,7 @@ def test_everything_is_looked_at_once_and_one_odd_machine_does_not_hide_the_rest
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: 1 / 0)
     findings = doctor.examine(start_ranks=False)
     names = [finding.name for finding in findings]
-    assert len(set(names)) == len(names) == 15
+    assert len(set(names)) == len(names) == 16
     for name in ("Python", "torch", "gloo", "loopback", "progress", "sliders"):
         assert findings[names.index(name)].status == "ok", findings[names.index(name)].line
     odd = [f for f in findings if "could not be examined" in f.what]
@@ -119,6 +119,8 @@ CASES = [
     ({PATH: gives("/x/chromium"), SPEC: gives(None)}, "pdf", "ok", "prints by /x/chromium"),
     ({PATH: gives(None), SPEC: gives(True)}, "pdf", "ok", "after `playwright install chromium`"),
     ({PATH: gives(None), SPEC: gives(None)}, "pdf", "slow", "HTML only: install Chromium or"),
+    ({"os.getloadavg": gives((3.9, 0, 0)), "os.cpu_count": gives(2)}, "load", "ok", "on 2 cores"),
+    ({"os.getloadavg": gives((4.0, 0, 0)), "os.cpu_count": gives(2)}, "load", "slow", "close"),
     ({"course_lib.launch.run": gives([0, 0])}, "ranks", "missing", "[0, 0] instead of 1"),
     (
         {"course_lib.launch.run": fails(launch.RankFailed(1, "was killed", "many\nlines"))},
