@@ -137,7 +137,7 @@ function render({ model, el }) {
   heard.setAttribute("aria-live", "polite");
   const gone = tag("p", {
     className: "course-gone",
-    textContent: "No kernel runs behind this panel: choose Run → Run All Above Selected Cell, then run its cell (Shift-Enter) to move it.",
+    textContent: "No kernel runs behind this panel: run its cell again (Shift-Enter) to move it.",
   });
   const waits = tag("p");
   waits.setAttribute("role", "status");
