@@ -143,8 +143,9 @@ def _stay(root: Path, version: str) -> list[str]:
 
 
 def digest(content: bytes) -> str:
-    """Git's name for a file of this content, with the line ends of Unix."""
-    content = content.replace(b"\r\n", b"\n")
+    """Git's name for a file of this content; a text has the line ends of Unix."""
+    if b"\0" not in content:
+        content = content.replace(b"\r\n", b"\n")
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

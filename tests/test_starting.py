@@ -433,6 +433,8 @@ def test_a_clone_says_what_else_is_to_do(clone, monkeypatch, capsys):
     (clone.root / "dos").write_bytes(b"a\r\n")  # as git writes a file on Windows
     same = shell(clone.root, "printf 'a\\n' | git hash-object --stdin")
     assert starting.digest((clone.root / "dos").read_bytes()) == same
+    picture = next((ROOT / "course_lib" / "chapters" / "pictures").glob("*.png"))
+    assert starting.digest(picture.read_bytes()) == shell(ROOT, f"git hash-object '{picture}'")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Problem, match="git is missing"):
         clone.upgrade()
