@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from course_lib.figures.paper.drawing import Drawing
@@ -26,6 +27,11 @@ class View:
     rows: Rows  # the table: (name, value with units)
     draw: Callable[[], Drawing]
     caption: str = ""  # one sentence above the figure
+
+    @cached_property
+    def picture(self) -> Drawing:
+        """The figure, drawn once."""
+        return self.draw()
 
 
 class Model:
@@ -47,7 +53,7 @@ class Model:
         self._controls = dict(controls)
         self._make_view = view
         self._view = view(**self._values())
-        self._sheet = self._view.draw()
+        self._sheet = self._view.picture
         self._possible = self._places()
         self.page = ""  # figure and table as HTML: the current ones, or the last valid ones
         self.problem: str | None = None
@@ -112,7 +118,7 @@ class Model:
         else:
             if self.problem or self._possible != self._places():
                 self._view, self.problem = view, None
-                self._sheet, self._possible = view.draw(), self._places()
+                self._sheet, self._possible = view.picture, self._places()
                 self._show()
         self.values = self._places()
 

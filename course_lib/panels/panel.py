@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import ParamSpec
 
 from course_lib.panels.model import Rows, View
@@ -30,6 +30,7 @@ def panel(view: Callable[P, View]) -> Callable[P, Panel]:
         each.replace(default=controls[name].value) for name, each in signature.parameters.items()
     ]
     signature = signature.replace(parameters=shown, return_annotation=Panel)
+    kept = lru_cache(maxsize=64)(view)  # a slider often returns to where it was
 
     @wraps(view)
     def build(*args: P.args, **values: P.kwargs) -> Panel:
@@ -39,7 +40,7 @@ def panel(view: Callable[P, View]) -> Callable[P, Panel]:
             raise TypeError(f"{view.__name__}() {wrong}") from None
         given.apply_defaults()
         started = {name: controls[name].at(value) for name, value in given.arguments.items()}
-        return Panel(started, view)
+        return Panel(started, kept)
 
     build.__annotations__ = {**view.__annotations__, "return": Panel}
     build.__signature__ = signature  # type: ignore[attr-defined]

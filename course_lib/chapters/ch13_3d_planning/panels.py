@@ -1,7 +1,5 @@
 """Panels of chapter 13, in addition to the library's."""
 
-from functools import cache, lru_cache
-
 from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Rows, View, panel
@@ -42,15 +40,6 @@ def planner(
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.
     """
-    return _view(model, gpu, recompute, zero_stage, nodes, batch, sequence, cp)
-
-
-@lru_cache(maxsize=64)  # a slider often returns to where it was; a Plan takes about 0.2 MB
-def _view(
-    model: str, gpu: str, recompute: str, zero_stage: str,
-    nodes: int, batch: int, sequence: int, cp: int,
-) -> View:  # fmt: skip
-    """The view of one question, under the usual assumptions and under cautious ones."""
     cluster = Cluster(ACCELERATORS[gpu], nodes)
     degrees = _FEWER if MODELS[model].experts else _FEW
     only: dict[str, tuple[int | str, ...]] = {**degrees, "cp": (cp,)}
@@ -71,7 +60,7 @@ def _view(
     else:
         option, reason = next(result.rejected())
         rows = (("closest", _layout_line(result, option)), ("why not", reason))
-    return View(result, rows, cache(lambda: figure.ranked_layouts(result, title, careful=careful)))
+    return View(result, rows, lambda: figure.ranked_layouts(result, title, careful=careful))
 
 
 def _layout_line(result: Plan, option: PlannedLayout) -> str:
