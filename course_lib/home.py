@@ -115,14 +115,6 @@ def edition(root: Path) -> Edition:
         ) from None
 
 
-def keep(root: Path, handed: Edition) -> None:
-    """Write a folder's record."""
-    half = (root / RECORD).with_suffix(".tmp")
-    half.parent.mkdir(parents=True, exist_ok=True)
-    half.write_text(json.dumps(handed._asdict(), indent=1) + "\n", encoding="utf-8")
-    os.replace(half, root / RECORD)
-
-
 def is_ahead(version: str) -> bool:
     """Whether an edition is newer than the installed course."""
     from packaging.version import Version

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from pkgutil import resolve_name
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -393,7 +393,8 @@ def test_where_a_folder_cannot_be_is_one_sentence(folder, tmp_path, monkeypatch)
         (tmp_path / "work" / name).mkdir(parents=True)
     (tmp_path / "work" / "env" / "pyvenv.cfg").write_text("")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(starting, "write", Mock(side_effect=[None, KeyboardInterrupt]))
+        answers = Mock(side_effect=[DEFAULT, None, KeyboardInterrupt], wraps=starting.write)
+        patch.setattr(starting, "write", answers)  # the record is written, a notebook is not
         starting.start(tmp_path / "work")
     (tmp_path / "work" / "exercises").mkdir()
     assert "edition" in starting.start(tmp_path / "work")[0]
