@@ -13,7 +13,7 @@ from course_lib.site.pages import ANSI
 
 CELL_S = 600
 _LIBRARY = Path(course_lib.__file__).parent
-_NO_PART = {"site", "building", "lab", "doctor", "upgrading"}  # what no notebook shows
+_NO_PART = {"site", "building", "lab", "doctor", "starting.py"}  # what no notebook shows
 
 
 @cache

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-import course_lib
+from course_lib import home
 
 ABOUT = "the course as web pages, with panels that move, without Jupyter and without a network"
 
@@ -41,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_lib.site.building import Wanted, build
 
     folder: Path = arguments.directory.resolve()
-    root = Path(course_lib.__file__).resolve().parents[1]
-    if (root / "notebooks").is_dir():
+    if root := home.clone():
         made_of = (arguments.executed, arguments.pyodide, arguments.still)
         build(Wanted(root, Path(user_cache_dir("large-model-course")), *made_of), folder)
         if arguments.into_package:
