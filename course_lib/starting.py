@@ -58,14 +58,14 @@ def start(directory: Path, solutions: bool | None = None, leave: bool = False) -
                 f"run {NEWER} first"
             )
         if not before.version:  # if this is interrupted, the next run knows whose folder it is
-            _keep(root, Edition(__version__, {}, False))
+            keep(root, Edition(__version__, {}, False))
         if solutions is None:
             solutions = not before.files or any(map(_is_solution, before.files))
         texts = _texts(solutions)
         fresh = {name: digest(text) for name, text in texts.items()}
         with uninterrupted():  # for about a second
             outcomes = bring(root, before.files, fresh, lambda names: _write(root, names, texts))
-            _keep(root, Edition(__version__, fresh, False))
+            keep(root, Edition(__version__, fresh, False))
     except OSError as error:
         raise Problem(
             f"{root} cannot be written ({error.strerror}): give a directory of yours"
@@ -130,7 +130,7 @@ def _write(root: Path, names: list[str], texts: Mapping[str, bytes]) -> None:
             (root / name).unlink(missing_ok=True)
 
 
-def _keep(root: Path, handed: Edition) -> None:
+def keep(root: Path, handed: Edition) -> None:
     """Write a folder's record."""
     text = json.dumps(handed._asdict(), indent=1) + "\n"
     write(root / home.RECORD, text.encode())
@@ -142,7 +142,7 @@ def _stay(root: Path, version: str) -> list[str]:
         raise Problem(
             f"--stay {version} is not the edition of {root}: write --stay {before.version}"
         )
-    _keep(root, before._replace(stays=True))
+    keep(root, before._replace(stays=True))
     return [f"{root} stays at edition {before.version}: `course upgrade` ends that"]
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import course_lib
-from course_lib import cli, home
+from course_lib import cli, home, starting
 from course_lib.lab import start as lab
 from course_lib.problem import Problem
 
@@ -60,7 +60,7 @@ def test_the_lab_opens_at_the_first_notebook(root, started, tmp_path_factory, ca
 def test_the_lab_opens_a_learners_folder(root, started, tmp_path_factory, capsys):
     """From within, and by its name."""
     folder = tmp_path_factory.mktemp("a folder")
-    home.keep(folder, home.Edition(course_lib.__version__, {}, False))
+    starting.keep(folder, home.Edition(course_lib.__version__, {}, False))
     (folder / "exercises").mkdir()
     for command, place in (("lab", folder / "exercises"), (f"lab '{folder}/exercises'", root)):
         os.chdir(place)
